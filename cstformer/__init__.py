@@ -1,0 +1,51 @@
+"""Continuous Spatiotemporal Transformer: continuous dynamics from noisy, sparse, irregular samples.
+
+>>> import cstformer as cst
+>>> cst.Samples([0.0, 1.0], [[1.0, 2.0]])
+Samples(1 sample of 2 points, coordinates t, values value)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cstformer.errors import CSTError, CSTWarning
+    from cstformer.estimator import CST, AttentionMaps
+    from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, load_movie, samples_to_frames
+    from cstformer.samples import Samples
+
+__version__ = "0.1.0"
+
+# Names are imported when first used: `cst --help` and reading a file should not wait for torch.
+_HOMES = {
+    "CST": "estimator",
+    "AttentionMaps": "estimator",
+    "CSTError": "errors",
+    "CSTWarning": "errors",
+    "Samples": "samples",
+    "PatchLayout": "patches",
+    "frames_to_samples": "patches",
+    "samples_to_frames": "patches",
+    "frame_queries": "patches",
+    "load_movie": "patches",
+}
+__all__ = [
+    "CST",
+    "AttentionMaps",
+    "CSTError",
+    "CSTWarning",
+    "PatchLayout",
+    "Samples",
+    "frame_queries",
+    "frames_to_samples",
+    "load_movie",
+    "samples_to_frames",
+]
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"cstformer.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'cstformer' has no attribute {name!r}")

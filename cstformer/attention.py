@@ -1,0 +1,110 @@
+r"""Exact and Nyström softmax attention on Taylor series; both honour masks.
+
+Heads are split already: queries (J, B, h, m, f), keys and values (J, B, h, n, f). ``mask`` (B, n) is True where a
+key exists. A series of order 0 is the plain pass.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cstformer import series
+from cstformer.series import Series, constant
+
+
+def exact_attention(q: Series, k: Series, v: Series, mask: Tensor) -> Series:
+    """softmax(q kᵀ / √f) v, exact."""
+    weights, total = _softmax_parts(q, k, mask[:, None, None, :])
+    return series.divide(weights @ v, total)
+
+
+def exact_map(q: Series, k: Series, mask: Tensor) -> Tensor:
+    """The attention map itself, (B, h, m, n); rows sum to one."""
+    weights, total = _softmax_parts(constant(q.value), constant(k.value), mask[:, None, None, :])
+    return (weights.coefs / total.coefs)[0]
+
+
+def nystrom_attention(q: Series, k: Series, v: Series, mask: Tensor, landmarks: int, iterations: int) -> Series:
+    r"""Nyström approximation of self-attention in O(n) time and memory (Xiong et al., 2021).
+
+    .. math:: \mathrm{softmax}(q \tilde k^T)\; \mathrm{softmax}(\tilde q \tilde k^T)^+\;
+              \mathrm{softmax}(\tilde q k^T)\, v
+
+    Landmarks :math:`\tilde q, \tilde k` are means over equal runs of the *existing* tokens, so nothing is padded
+    and masked tokens change nothing; a sample with fewer tokens than landmarks uses one landmark per token.
+    The m×n map is never formed.
+    """
+    left, core, right = _nystrom_factors(q, k, mask, landmarks, iterations)
+    return left @ (core @ (right @ v))
+
+
+def nystrom_map(q: Series, k: Series, mask: Tensor, landmarks: int, iterations: int) -> Tensor:
+    """The map that Nyström attention stands for, (B, h, n, n); formed only when somebody asks to see it."""
+    left, core, right = _nystrom_factors(constant(q.value), constant(k.value), mask, landmarks, iterations)
+    return (left @ (core @ right)).value
+
+
+def _softmax_parts(q: Series, k: Series, mask: Tensor) -> tuple[Series, Series]:
+    """Unnormalised softmax weights (J, B, h, m, n) and their sums (J, B, h, m, 1)."""
+    scale = 1 / math.sqrt(q.coefs.shape[-1])
+    logits = q.map(lambda c: c * scale) @ k.map(lambda c: c.transpose(-1, -2))
+    value = logits.value.masked_fill(~mask, -math.inf)
+    # A shift by a constant leaves the softmax unchanged; rows without any key become zeros, not NaN.
+    top = value.detach().amax(-1, keepdim=True).clamp_min(torch.finfo(value.dtype).min / 2)
+    value = (value - top).unsqueeze(0)
+    if logits.order:
+        value = torch.cat([value, logits.coefs[1:]])
+    weights = series.exp(Series(value, logits.order, logits.directions))
+    return weights, weights.map(lambda c: c.sum(-1, keepdim=True))
+
+
+def _nystrom_factors(
+    q: Series, k: Series, mask: Tensor, landmarks: int, iterations: int
+) -> tuple[Series, Series, Series]:
+    average, exists = _landmark_means(mask, landmarks, q.coefs.dtype)  # (B, 1, l, n), (B, l)
+    q_mean, k_mean = constant(average) @ q, constant(average) @ k
+    left = _normalised(q, k_mean, exists)
+    middle = _normalised(q_mean, k_mean, exists)
+    middle = middle.map(lambda c: c * exists[:, None, :, None])  # no row for a landmark that does not exist
+    right = _normalised(q_mean, k, mask)
+    return left, _pseudo_inverse(middle, iterations), right
+
+
+def _normalised(q: Series, k: Series, mask: Tensor) -> Series:
+    weights, total = _softmax_parts(q, k, mask[:, None, None, :])
+    return series.divide(weights, total)
+
+
+def _landmark_means(mask: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Averaging matrix (B, 1, l, n) over equal runs of existing tokens, and which landmarks exist (B, l)."""
+    count = mask.sum(-1, keepdim=True)
+    runs = count.clamp(max=landmarks)
+    rank = mask.cumsum(-1) - 1
+    run = torch.div(rank * runs, count.clamp_min(1), rounding_mode="floor")
+    number = torch.arange(landmarks, device=mask.device)
+    member = (run[:, None, :] == number[:, None]) & mask[:, None, :]
+    average = member.to(dtype) / member.sum(-1, keepdim=True).clamp_min(1)
+    return average[:, None], number < runs
+
+
+def _pseudo_inverse(a: Series, iterations: int) -> Series:
+    """Moore–Penrose inverse by the iteration of Razavi et al. (2014), each sample and head scaled on its own.
+
+    Z ← Z (13 I − A Z (15 I − A Z (7 I − A Z))) / 4, from Z = Aᵀ / (‖A‖₁ ‖A‖_∞).
+    """
+    rows = a.value.detach().abs().sum(-1).amax(-1)
+    columns = a.value.detach().abs().sum(-2).amax(-1)
+    scale = (rows * columns).clamp_min(torch.finfo(rows.dtype).tiny)[..., None, None]
+    z = a.map(lambda c: c.transpose(-1, -2) / scale)
+    eye = torch.eye(a.coefs.shape[-1], device=a.coefs.device, dtype=a.coefs.dtype)
+
+    def minus(amount: float, x: Series) -> Series:
+        return series.shift(x.map(torch.neg), amount * eye)
+
+    for _ in range(iterations):
+        az = a @ z
+        z = (z @ minus(13, az @ minus(15, az @ minus(7, az)))).map(lambda c: c / 4)
+    return z

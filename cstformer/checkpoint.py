@@ -1,0 +1,89 @@
+"""Models and resume states on disk: safetensors for numbers, JSON for the rest, written whole or not at all.
+
+Nothing here can run code from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cstformer.errors import CSTError
+from cstformer.files import atomic_path
+
+FORMAT = 1
+"""Version of the model directory; raised when an older reader could not understand a newer directory."""
+
+WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """One safetensors file with a JSON description inside, replaced atomically."""
+    plain = {k: v.detach().to("cpu").contiguous() for k, v in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(plain, temporary, {"json": json.dumps(meta)})
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote, or a one-line error."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = json.loads((file.metadata() or {}).get("json", "{}"))
+            return {k: file.get_tensor(k) for k in file.keys()}, meta  # noqa: SIM118
+    except FileNotFoundError:
+        raise CSTError(f"{path} does not exist") from None
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise CSTError(f"{path} is damaged or not a safetensors file ({error}); remove it or save it again") from None
+
+
+def save_model(folder: str | os.PathLike[str], tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write a model directory: weights and a description, both or none."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / DESCRIPTION).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CSTError(f"{folder} exists and is not a cstformer model; choose another --out, it is left as it is")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        write_tensors(temporary / WEIGHTS, tensors, {})
+        text = json.dumps({"format": FORMAT, "versions": versions(), **description}, indent=1)
+        (temporary / DESCRIPTION).write_text(text)
+
+
+def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a model directory of this kind; a foreign, damaged or newer one gets a one-line error."""
+    folder = Path(folder)
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        what = "does not exist" if not folder.exists() else f"has no {DESCRIPTION}, so it is not a cstformer model"
+        raise CSTError(f"{folder} {what}; give a directory written by `cst fit` or `model.save`")
+    try:
+        description = json.loads(path.read_text())
+        found, format_ = description["kind"], description["format"]
+    except (ValueError, KeyError, TypeError, OSError):
+        raise CSTError(f"{path} is damaged; save the model again") from None
+    if not isinstance(format_, int) or format_ > FORMAT:
+        raise CSTError(f"{folder} was written by a newer cstformer (format {format_}, this one reads {FORMAT}); upgrade")
+    if found != kind:
+        raise CSTError(f"{folder} holds a {found!r} model, not {kind!r}")
+    tensors, _ = read_tensors(folder / WEIGHTS)
+    return tensors, description
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    names = ("cstformer", "torch", "lightning", "numpy", "scipy")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""Data sets: generators and readers that make `Samples`."""

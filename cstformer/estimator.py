@@ -1,0 +1,402 @@
+"""CST: the front desk. Fit on samples, ask for values, derivatives and attention anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from cstformer import series
+from cstformer.checkpoint import load_model, save_model
+from cstformer.derivatives import MultiIndex, check_multi_index, plan
+from cstformer.errors import CSTError, CSTWarning
+from cstformer.frame_start import frame_series, frame_start
+from cstformer.gaussian_process import Kernel, fit_kernel
+from cstformer.interpolation import Start, make_start
+from cstformer.objective import Batch, SobolevObjective, Validation
+from cstformer.patches import PatchLayout
+from cstformer.samples import Samples
+from cstformer.scaling import Scaling, as_batches
+from cstformer.series import Series
+from cstformer.settings import Settings, check_settings, preset, setting_fields
+from cstformer.training import TrainingReport, train
+from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
+
+TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: bounds the memory
+TOKENS_PER_STEP = 2**13  # context tokens of one training step: large samples come in smaller batches
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Attention of every layer and head.
+
+    Attributes
+    ----------
+    maps : array (N, layers, heads, rows, columns)
+        ``maps[i, l, h, r]`` says how token r of sample i shares its attention; rows sum to one with exact attention.
+    rows, columns : arrays (N, ·, d)
+        Coordinates of the readers and of what they read, in the user's units. In ``context`` queries read
+        observed points; in ``joint`` observed points and queries (in this order) read each other.
+    exists : array (N, columns) of bool
+        False where a column is padding of a ragged sample.
+    """
+
+    maps: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    exists: np.ndarray
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CST(Settings, BaseEstimator):
+    """Continuous Spatiotemporal Transformer.
+
+    Learns functions u: R^d → R^c from samples that are noisy, sparse and irregular, and answers at any coordinate.
+    All parameters are keyword arguments with defaults that work; ``cst fit --help`` explains each.
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 1, 8)
+    >>> waves = Samples(t, np.sin(2 * np.pi * (t + np.arange(6)[:, None] / 6)))
+    >>> model = CST.preset("smoke", seed=1).fit(waves)
+    >>> model.predict(waves, at=[0.25, 0.33]).shape
+    (6, 2, 1)
+    >>> model.derivative(waves, [0.25], (1,)).shape
+    (6, 1, 1)
+    """
+
+    def __new__(cls, *args: Any, **settings: Any) -> CST:
+        """Refuse unknown settings by name before the generated ``__init__`` would."""
+        if args:
+            raise CSTError(f"CST takes keyword settings only, got {args!r}; e.g. CST(order=2, seed=0)")
+        for name in settings:
+            if name not in setting_fields():
+                check_settings({name: None})
+        return super().__new__(cls)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> CST:
+        """An estimator with the settings of a preset (``default``, ``paper``, ``smoke``) and your changes to them."""
+        return cls(**{**preset(name), **changes})
+
+    # Fitting
+
+    def fit(self, samples: Samples, y: None = None, *, state: str | os.PathLike | None = None, progress: bool = False) -> CST:
+        """Train on samples.
+
+        Parameters
+        ----------
+        samples : Samples
+        y : ignored
+            Present for scikit-learn's sake.
+        state : path, optional
+            File that makes the training resumable: call ``fit`` again with it after an interruption.
+        progress : bool
+            Show a progress bar.
+        """
+        check_settings(self.get_params())
+        samples = self._training_samples(samples)
+        self.layout_: PatchLayout | None = samples.layout
+        self.names_ = {
+            "coord_names": list(samples.coord_names),
+            "value_names": list(samples.value_names),
+            "units": dict(samples.units),
+        }
+        self.scaling_ = Scaling.of(samples)
+        self.device_ = self._device()
+        data = self.scaling_.batch(samples, self._dtype(), self.device_)
+        training, held_out = self._split(len(data))
+        self.kernel_ = self._fit_kernel(data[training])
+        self.network_ = self._network(samples.d, samples.c).to(self.device_)
+        objective = self._objective(data[training])
+        self.noise_, self.mu_ = objective.noise, objective.mu
+        patterns = max(1, min(16, 128 // max(1, len(held_out))))
+        validation = Validation(objective, data[held_out], seed=self.seed, patterns=patterns)
+        run = dataclasses.replace(_plain(self), batch=min(self.batch, max(1, TOKENS_PER_STEP // samples.n)))
+        self.report_: TrainingReport = train(
+            self.network_,
+            lambda index, generator: objective.loss(data[training[index]], generator),
+            validation.score,
+            len(training),
+            run,
+            state=None if state is None else Path(state),
+            progress="CST" if progress else None,
+        )
+        return self
+
+    def _training_samples(self, samples: Samples) -> Samples:
+        if not isinstance(samples, Samples):
+            raise CSTError(f"fit takes Samples, got {type(samples).__name__}; wrap arrays as Samples(coords, values)")
+        samples = samples.merged().sorted()
+        count = samples.point_observed.sum(1)
+        if (count < 2).any():
+            few = np.flatnonzero(count < 2)
+            raise CSTError(
+                f"samples {few[:5].tolist()} have fewer than two observed points; remove them or give them more"
+            )
+        return samples
+
+    def _split(self, count: int) -> tuple[Tensor, Tensor]:
+        """Training and validation samples; with fewer than five samples the same ones serve both."""
+        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
+        held = max(1, round(self.validation * count)) if count >= 5 and self.validation > 0 else 0
+        return (shuffled[held:], shuffled[:held]) if held else (shuffled, shuffled)
+
+    def _fit_kernel(self, data: Batch) -> Kernel:
+        """The Gaussian process of the training data: its noise, and the smooth start."""
+        p = data.points
+        if self.layout_ is not None:
+            coords, values, mask = frame_series(data, self.layout_, self._pixels())
+        elif bool((p.observed == p.observed[..., :1]).all()):
+            coords, values, mask = p.coords, p.values, p.tokens
+        else:
+            coords = p.coords.repeat_interleave(p.values.shape[-1], 0)
+            values = p.values.transpose(1, 2).flatten(0, 1)[..., None]
+            mask = p.observed.transpose(1, 2).flatten(0, 1)
+            some = mask.any(1)
+            coords, values, mask = coords[some], values[some], mask[some]
+        return fit_kernel(coords, values, mask, self.seed)
+
+    def _network(self, d: int, c: int) -> ContinuousTransformer:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return ContinuousTransformer(self._architecture(d, c)).to(self._dtype())
+
+    def _architecture(self, d: int, c: int) -> Architecture:
+        names = {f.name for f in dataclasses.fields(Architecture)} & set(setting_fields())
+        return Architecture(d=d, c=c, **{name: getattr(self, name) for name in names})
+
+    def _objective(self, data: Batch) -> SobolevObjective:
+        noise = self.kernel_.noise if self.noise == "auto" else float(self.noise)
+        mu = self._auto_mu(data) if self.mu == "auto" else float(self.mu)
+        return SobolevObjective(self.network_, self._start, _plain(self), noise, self.kernel_.noise, mu)
+
+    def _auto_mu(self, data: Batch) -> float:
+        """μ = (noise / roughness)^p: the weight a Gaussian prior of the data's own roughness would have."""
+        d = data.points.coords.shape[-1]
+        if self.order == 0:
+            return 0.0
+        from cstformer.derivatives import up_to
+        from cstformer.sampling import box, dummy_coords
+
+        some = data[torch.arange(min(64, len(data)))]
+        terms = plan(d, up_to(d, self.order))
+        low, high = box(some.points.coords, some.points.tokens)
+        at = series.straight_line(dummy_coords("regular", low, high, 64), terms.directions, terms.order)
+        smooth = self._start_of(some.points, "smooth")(at)
+        rough = sum(float(terms.partial(smooth, q).square().mean()) for q in terms.weights)
+        exponent = 2.0 if math.isinf(self.p) else self.p
+        return (self.kernel_.noise / math.sqrt(max(rough, 1e-12))) ** exponent
+
+    # Answers
+
+    def predict(self, context: Samples, at: Any) -> Float[np.ndarray, "N m c"]:
+        """Values at any coordinates, in the user's units.
+
+        Parameters
+        ----------
+        context : Samples
+            The observed points of each function.
+        at : array (N, m, d), or (m, d) for all samples alike; (m,) where d = 1
+        """
+        d = self._fitted().architecture.d
+        return self.derivative(context, at, (0,) * d)
+
+    def derivative(self, context: Samples, at: Any, index: Sequence[int]) -> Float[np.ndarray, "N m c"]:
+        """Partial derivative at any coordinates, in the user's units.
+
+        Parameters
+        ----------
+        context, at : as in `predict`
+        index : tuple of int
+            Order along each coordinate axis, e.g. ``(2,)``, or ``(1, 0, 1)`` for ∂²/∂t∂col. In pattern ``joint`` it is
+            the derivative along a simultaneous shift of all queries.
+        """
+        index = check_multi_index(index, self._fitted().architecture.d)
+        return self.derivatives(context, at, [index])[0]
+
+    def derivatives(self, context: Samples, at: Any, indices: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Several partial derivatives in one pass; order 0 is the value."""
+        network = self._fitted()
+        wanted: list[MultiIndex] = [check_multi_index(i, network.architecture.d) for i in indices]
+        context, queries = self._inputs(context, at)
+        terms = plan(network.architecture.d, wanted)
+        parts = [[terms.partial(y, q).cpu().double().numpy() for q in wanted] for y in self._stream(context, queries, terms)]
+        shape = (*queries.shape[:2], network.architecture.c)
+        out = []
+        for k, q in enumerate(wanted):
+            y = np.concatenate([part[k].reshape(-1, part[k].shape[-1]) for part in parts]).reshape(shape)
+            out.append(self.scaling_.derivative(y, q))
+        return out
+
+    def attention(self, context: Samples, at: Any) -> AttentionMaps:
+        """Attention maps of every layer and head for these context points and queries."""
+        network = self._fitted()
+        context, queries = self._inputs(context, at)
+        data = self.scaling_.batch(context, self._dtype(), self.device_)
+        collected = []
+        with torch.no_grad():
+            for index in as_batches(len(data), 16):
+                points, maps = data[index].points, []
+                x = series.constant(self._tensor(queries[index.numpy()]))
+                network(points, x, self._start(points)(x), maps)
+                collected.append(torch.stack(maps, 1).cpu().double().numpy())
+        tokens = context.point_observed
+        if network.architecture.pattern == "joint":
+            rows = columns = np.concatenate([context.coords, self._user(queries)], 1)
+            tokens = np.concatenate([tokens, np.ones(queries.shape[:2], dtype=bool)], 1)
+        else:
+            rows, columns = self._user(queries), context.coords
+        return AttentionMaps(np.concatenate(collected), rows, columns, tokens)
+
+    def _stream(self, context: Samples, queries: np.ndarray, terms):
+        """Series at the queries, sample batch by sample batch and chunk by chunk."""
+        network = self._fitted()
+        data = self.scaling_.batch(context, self._dtype(), self.device_)
+        coefficients = 1 + terms.order * len(terms.directions)
+        joint = network.architecture.pattern == "joint"
+        m = queries.shape[1]
+        size = max(1, TOKENS_PER_PASS // coefficients)
+        per_batch = max(1, min(64, size // max(1, m), size // max(1, context.n)))
+        chunk = m if joint or per_batch > 1 else size
+        with torch.no_grad():
+            for index in as_batches(len(data), per_batch):
+                points = data[index].points
+                start = self._start(points)
+                encoded = None if joint else network.encode(points)
+                for first in range(0, m, chunk):
+                    x = self._tensor(queries[index.numpy(), first : first + chunk])
+                    at = series.straight_line(x, terms.directions, terms.order)
+                    if encoded is None:
+                        yield network(points, at, start(at))[1]
+                    else:
+                        yield network.read(encoded, at, start(at))
+
+    def _inputs(self, context: Samples, at: Any) -> tuple[Samples, np.ndarray]:
+        """Checked context, and queries (N, m, d) in the model's units."""
+        if not isinstance(context, Samples):
+            raise CSTError(f"context must be Samples, got {type(context).__name__}; wrap arrays as Samples(coords, values)")
+        a = self._fitted().architecture
+        if (context.d, context.c) != (a.d, a.c):
+            raise CSTError(
+                f"context has {context.d} coordinate axes and {context.c} channels; "
+                f"the model was fitted with {a.d} and {a.c}"
+            )
+        x = np.asarray(at.coords if isinstance(at, Samples) else at, dtype=float)
+        if x.ndim == 1 and a.d == 1:
+            x = x[:, None]
+        if x.ndim == 2:
+            x = np.broadcast_to(x, (len(context), *x.shape))
+        if x.ndim != 3 or x.shape[0] != len(context) or x.shape[2] != a.d or x.shape[1] == 0:
+            raise CSTError(
+                f"at has shape {np.shape(at)}; give (m, {a.d}) or ({len(context)}, m, {a.d}) with m ≥ 1, "
+                f"one row of coordinates per query"
+            )
+        if not np.isfinite(x).all():
+            raise CSTError("at contains NaN or infinite coordinates; remove those queries")
+        scaled = self.scaling_.coords(x)
+        outside = np.maximum(-scaled, scaled - 1).max((0, 1))
+        if (outside > 1e-6).any():
+            axis = int(outside.argmax())
+            warnings.warn(
+                f"coordinates lie outside the training domain by up to {outside[axis]:.1%} of its extent along "
+                f"{self.names_['coord_names'][axis]!r}; answers there are extrapolated",
+                CSTWarning,
+                stacklevel=4,
+            )
+        return context.merged().sorted(), scaled
+
+    def _start(self, points: Context) -> Start:
+        return self._start_of(points, self.start)
+
+    def _start_of(self, points: Context, kind: str) -> Start:
+        with torch.no_grad():
+            if self.layout_ is not None:
+                return frame_start(kind, points, self.layout_, self._pixels(), self.kernel_)
+            return make_start(kind, points.coords, points.values, points.observed, self.kernel_)
+
+    def _pixels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Origin and extent, in pixels, of the row and column axes."""
+        return self.scaling_.low[1:], self.scaling_.span[1:]
+
+    def _user(self, queries: np.ndarray) -> np.ndarray:
+        return queries * self.scaling_.span + self.scaling_.low
+
+    def _tensor(self, x: np.ndarray) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(x), dtype=self._dtype(), device=self.device_)
+
+    def _dtype(self) -> torch.dtype:
+        return getattr(torch, self.precision)
+
+    def _device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _fitted(self) -> ContinuousTransformer:
+        if not hasattr(self, "network_"):
+            raise NotFittedError("this CST is not fitted yet; call fit(samples) or CST.load(folder) first")
+        return self.network_
+
+    @property
+    def n_parameters_(self) -> int:
+        """Trainable numbers of the fitted network."""
+        return parameter_count(self._fitted())
+
+    # Keeping
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write a model directory (safetensors + JSON), atomically."""
+        network = self._fitted()
+        description = {
+            "kind": "CST",
+            "settings": self.get_params(),
+            "d": network.architecture.d,
+            "c": network.architecture.c,
+            "scaling": self.scaling_.describe(),
+            "kernel": dataclasses.asdict(self.kernel_),
+            "noise": self.noise_,
+            "mu": self.mu_,
+            "names": self.names_,
+            "layout": None if self.layout_ is None else self.layout_.to_dict(),
+            "training": dataclasses.asdict(self.report_),
+        }
+        save_model(folder, dict(network.state_dict()), description)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> CST:
+        """Read a model directory; never runs code from it."""
+        tensors, about = load_model(folder, "CST")
+        try:
+            model = cls(**about["settings"])
+            check_settings(model.get_params())
+            model.device_ = model._device()
+            model.scaling_ = Scaling.from_description(about["scaling"])
+            kernel = about["kernel"]
+            model.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
+            model.noise_, model.mu_, model.names_ = about["noise"], about["mu"], about["names"]
+            model.layout_ = None if about["layout"] is None else PatchLayout.from_dict(about["layout"])
+            model.report_ = TrainingReport(**about["training"])
+            network = model._network(about["d"], about["c"])
+            network.load_state_dict(tensors)
+        except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+            raise CSTError(f"{folder} is damaged: {str(error).splitlines()[0]}; save the model again") from None
+        model.network_ = network.to(model.device_).eval()
+        return model
+
+
+def _plain(model: CST) -> Settings:
+    """The settings alone."""
+    return Settings(**model.get_params())

@@ -1,0 +1,158 @@
+"""Files that are whole or absent, and errors that say which file is wrong: for all readers and writers."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cstformer.errors import CSTError
+
+MAX_BYTES = 16 * 2**30
+"""Arrays that declare more than this are refused before any memory is taken."""
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary sibling of `path` to write to; it becomes `path` only if the block ends well.
+
+    Works for a file and for a directory. After a failure the old `path` is untouched and nothing is left
+    behind; an `OSError` (full disk, no permission) becomes a `CSTError` with the path and the reason.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_path(Path(folder, "note.txt")) as tmp:
+    ...         _ = tmp.write_text("done")
+    ...     print([f.name for f in Path(folder).iterdir()])
+    ['note.txt']
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise CSTError(f"cannot write {target}: the folder {target.parent} does not exist; make it first")
+    # The suffix stays last, because many writers choose the format by it.
+    tmp = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+    try:
+        yield tmp
+        for file in [tmp] if tmp.is_file() else [f for f in tmp.rglob("*") if f.is_file()]:
+            _fsync(file)
+        _replace(tmp, target)
+        _fsync(target.parent)
+    except OSError as error:
+        raise CSTError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        _remove(tmp)
+
+
+def _replace(tmp: Path, target: Path) -> None:
+    """Put `tmp` in the place of `target`; a directory, which cannot be replaced in one step, steps aside."""
+    if not target.is_dir() or target.is_symlink():
+        if tmp.is_dir() and target.exists():
+            target.unlink()
+        os.replace(tmp, target)
+        return
+    if not tmp.is_dir():
+        raise IsADirectoryError(None, "it is a folder, not a file", str(target))
+    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
+    os.replace(target, old)
+    try:
+        os.replace(tmp, target)
+    except OSError:
+        os.replace(old, target)
+        raise
+    _remove(old)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def readable(path: str | os.PathLike[str], kind: str) -> Iterator[Path]:
+    """Turn whatever goes wrong while reading `path` as a `kind` into one line that names the file.
+
+    The libraries underneath raise a dozen unrelated classes for a damaged file, hence the wide net.
+    """
+    source = Path(path)
+    if not source.exists():
+        raise CSTError(f"cannot read {source}: there is no such file")
+    try:
+        yield source
+    except CSTError as error:
+        if str(source) in str(error):
+            raise
+        raise CSTError(f"{source}: {error}") from error
+    except ImportError as error:
+        raise CSTError(
+            f"{source}: reading {kind} needs {error.name}; pip install cstformer[files]"
+        ) from error
+    except Exception as error:
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise CSTError(f"cannot read {source} as {kind}: {reason[0]}") from error
+
+
+def check_bytes(path: Path, declared: int, max_bytes: int) -> None:
+    """Refuse a file whose arrays declare more than `max_bytes`."""
+    if declared > max_bytes:
+        raise CSTError(
+            f"{path} declares {declared:,} bytes of arrays, more than max_bytes={max_bytes:,}; "
+            "pass a larger max_bytes if that is right"
+        )
+
+
+def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of each array in an `.npz`, from the headers alone; refuses sizes that disagree."""
+    headers = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                raise CSTError(f"{path}: the member {info.filename!r} is not a NumPy array")
+            key = info.filename.removesuffix(".npy")
+            with archive.open(info) as stream:
+                shape, dtype = npy_header(path, stream, key)
+                # zipfile tells how far the *uncompressed* stream has been read: the length of the header.
+                expected = stream.tell() + math.prod(shape) * dtype.itemsize
+            if info.file_size != expected:
+                raise CSTError(
+                    f"{path}: array {key!r} should take {expected:,} bytes but has {info.file_size:,}; "
+                    "the file is damaged, write it again"
+                )
+            headers[key] = (shape, dtype)
+    return headers
+
+
+def npy_header(path: Path, stream: Any, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype at the start of a `.npy` stream; pickled (object) arrays are refused."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        raise CSTError(f"{path}: array {key!r} holds Python objects, which are not read; save numbers")
+    return shape, dtype
+
+
+def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, np.ndarray]:
+    """All arrays of an `.npz`, without pickle and only after their declared sizes were checked."""
+    with readable(path, ".npz") as source:
+        headers = npz_headers(source)
+        check_bytes(source, sum(math.prod(s) * t.itemsize for s, t in headers.values()), max_bytes)
+        with np.load(source, allow_pickle=False) as archive:
+            return {key: archive[key] for key in headers}

@@ -1,0 +1,154 @@
+r"""The start for patch tokens: interpolate whole frames in time, then cut the patch at any place.
+
+The context is frames on a patch grid. A query at (t, row, col) starts at :math:`\sum_i w_i(t)\, \text{frame}_i`, where the
+weights :math:`w_i` are those of any start of `interpolation` in time, resampled at the patch's pixel positions by
+cubic convolution (Keys, 1981; C1, exact on the pixel grid). Beyond the frame the edge pixel continues.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cstformer import series
+from cstformer.gaussian_process import Kernel
+from cstformer.interpolation import Start, make_start
+from cstformer.objective import Batch
+from cstformer.patches import PatchLayout
+from cstformer.series import Series
+from cstformer.transformer import Context
+
+Pixels = tuple[np.ndarray, np.ndarray]
+"""Origin and extent of the row and column axes in pixels: pixel = origin + extent · coordinate."""
+
+# Keys' kernel with a = −1/2: weight of the pixels −1, 0, 1, 2 at fraction f, as coefficients of 1, f, f², f³.
+_KEYS = (
+    (0.0, -0.5, 1.0, -0.5),
+    (1.0, 0.0, -2.5, 1.5),
+    (0.0, 0.5, 2.0, -1.5),
+    (0.0, 0.0, -0.5, 0.5),
+)
+
+
+def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels, kernel: Kernel | None) -> Start:
+    """Start at patches of any centre, from context patches on the grid.
+
+    Parameters
+    ----------
+    kind : start in time, one of `interpolation.STARTS`
+    points : Context with coordinates (t, row, col), ordered by time
+    layout : PatchLayout
+    pixels : origin and extent of the row and column axes in pixels
+    kernel : Kernel in time, for ``smooth``
+    """
+    times, exists, frames, seen = _frames(points, layout, pixels)
+    frames = _fill(frames, seen, exists)
+    batch, count = times.shape
+    identity = torch.eye(count, dtype=times.dtype, device=times.device).expand(batch, -1, -1)
+    in_time = make_start(kind, times[..., None], identity, exists[..., None].expand(-1, -1, count), kernel)
+
+    def start(x: Series) -> Series:
+        weights = in_time(x.map(lambda c: c[..., :1]))  # (J, B, m, T)
+        rows = _position(x, 1, layout, pixels)
+        cols = _position(x, 2, layout, pixels)
+        if _on_grid(rows[1]) and _on_grid(cols[1]):
+            window = _windows(frames, rows[0], cols[0], layout.patch)  # (B, T, m, P0, P1, C)
+            y = weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
+        else:
+            p, q = layout.patch
+            window = _windows(frames, rows[0] - 1, cols[0] - 1, (p + 3, q + 3))
+            y = weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
+            y = _resample(y, rows[1], p, axis=3)
+            y = _resample(y, cols[1], q, axis=4)
+        return y.map(lambda c: c.flatten(3))
+
+    return start
+
+
+def frame_series(data: Batch, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels as time series for fitting the kernel: times (N, T, 1), values (N, T, pixels), existing frames (N, T)."""
+    times, exists, frames, seen = _frames(data.points, layout, pixels)
+    always = (seen | ~exists[..., None, None]).all(0).all(0)  # (H, W)
+    if not bool(always.any()):
+        frames, always = _fill(frames, seen, exists), torch.ones_like(always)
+    return times[..., None], frames[:, :, always].flatten(2), exists
+
+
+def _frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Frames of a context: times (B, T), which exist (B, T), pixels (B, T, H, W, C), seen pixels (B, T, H, W)."""
+    coords, tokens = points.coords, points.tokens
+    t = coords[..., 0]
+    later = torch.zeros_like(tokens)
+    later[:, 1:] = t[:, 1:] > t[:, :-1]
+    frame = later.cumsum(1)  # number of a token's frame; padding repeats the last
+    count = int(frame.max()) + 1
+    (rows, cols), (p, q) = layout.grid, layout.patch
+    row, col = ((_pixel(coords[..., 1 + i], pixels, i) - (layout.patch[i] - 1) / 2) / layout.patch[i] for i in (0, 1))
+    site = row.round().long().clamp(0, rows - 1) * cols + col.round().long().clamp(0, cols - 1)
+    # Tokens that do not exist all go to one slot past the end.
+    slot = torch.where(tokens, frame * rows * cols + site, count * rows * cols)
+    batch, _, c = points.values.shape
+
+    def place(x: Tensor) -> Tensor:
+        flat = x.new_zeros(batch, count * rows * cols + 1, c)
+        flat.scatter_(1, slot[..., None].expand_as(x), x)
+        grid = flat[:, :-1].unflatten(1, (count, rows, cols)).unflatten(-1, (p, q, layout.channels))
+        return grid.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)  # (B, T, H, W, C)
+
+    times = t.new_zeros(batch, count).scatter_reduce(1, frame, t * tokens, "amax", include_self=True)
+    exists = torch.zeros(batch, count, dtype=torch.bool, device=t.device).scatter_reduce(1, frame, tokens, "amax")
+    seen = place(points.observed & tokens[..., None]).any(-1)
+    return times, exists, place(points.values * points.observed), seen
+
+
+def _fill(frames: Tensor, seen: Tensor, exists: Tensor) -> Tensor:
+    """Pixels missing in some frames take their mean over the others; never seen ones stay 0."""
+    if bool((seen | ~exists[..., None, None]).all()):
+        return frames
+    mean = (frames * seen[..., None]).sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp_min(1)[..., None]
+    return torch.where(seen[..., None], frames, mean)
+
+
+def _pixel(x: Tensor, pixels: Pixels, axis: int) -> Tensor:
+    return float(pixels[0][axis]) + float(pixels[1][axis]) * x
+
+
+def _position(x: Series, axis: int, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Series]:
+    """First pixel of each patch along an axis, (B, m) integers, and the fraction beyond it as a series."""
+    size = layout.patch[axis - 1]
+    where = x.map(lambda c: c[..., axis] * float(pixels[1][axis - 1]))
+    value = where.value + float(pixels[0][axis - 1]) - (size - 1) / 2
+    last = layout.padded[axis - 1] - size
+    held = value.clamp(0, last)
+    first = torch.floor(held + 1e-4)
+    tail = where.coefs[1:] * (held == value)
+    return first.long(), Series(torch.cat([(held - first).unsqueeze(0), tail]), x.order, x.directions)
+
+
+def _on_grid(fraction: Series) -> bool:
+    return bool(fraction.value.abs().max() < 1e-3) and not bool(fraction.coefs[1:].any())
+
+
+def _windows(frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int]) -> Tensor:
+    """Cut-outs of ``size`` pixels whose first pixel is (row, col): (B, T, m, size[0], size[1], C)."""
+    batch, count, height, width, channels = frames.shape
+    r = (row[..., None] + torch.arange(size[0], device=row.device)).clamp(0, height - 1)  # (B, m, p)
+    c = (col[..., None] + torch.arange(size[1], device=col.device)).clamp(0, width - 1)
+    index = (r[..., :, None] * width + c[..., None, :]).flatten(1)  # (B, m·p·q)
+    index = index[:, None, :, None].expand(-1, count, -1, channels)
+    return frames.flatten(2, 3).gather(2, index).unflatten(2, (row.shape[1], *size))
+
+
+def _resample(y: Series, fraction: Series, size: int, axis: int) -> Series:
+    """Cubic convolution along one pixel axis of (J, B, m, p, q, C)."""
+    f = fraction.value
+    total: Series | None = None
+    for tap, (a0, a1, a2, a3) in enumerate(_KEYS):
+        derivatives = [a0 + f * (a1 + f * (a2 + f * a3)), a1 + f * (2 * a2 + f * 3 * a3), a2 + f * 3 * a3]
+        derivatives += [torch.full_like(f, a3)] + [torch.zeros_like(f)] * max(0, y.order - 3)
+        weight = series.compose(fraction, derivatives[: y.order + 1]).map(lambda w: w[..., None, None, None])
+        term = weight * y.map(lambda c, tap=tap: c.narrow(axis, tap, size))
+        total = term if total is None else total + term
+    assert total is not None
+    return total

@@ -1,0 +1,155 @@
+"""One training step of CST: hide and disturb points, seat the queries, let them read, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from cstformer import losses, sampling, series
+from cstformer.derivatives import plan, up_to
+from cstformer.interpolation import Start
+from cstformer.settings import Settings
+from cstformer.transformer import Context, ContinuousTransformer
+
+Starter = Callable[[Context], Start]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples in the model's units: coordinates in [0,1]^d, standardised values.
+
+    ``groups`` (N, n), if present, numbers the points that are hidden together (the patches of a frame).
+    """
+
+    points: Context
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.points.coords)
+
+    def __getitem__(self, index: Tensor) -> Batch:
+        p = self.points
+        index = index.to(p.coords.device)
+        groups = None if self.groups is None else self.groups[index]
+        return Batch(Context(p.coords[index], p.values[index], p.observed[index]), groups)
+
+
+class SobolevObjective:
+    """The Sobolev loss of a random training step, and the same loss on a fixed validation set.
+
+    Parameters
+    ----------
+    network : ContinuousTransformer
+    starter : callable from a `Context` to its start
+    settings : Settings
+    noise : float
+        Standard deviation of the noise put on context values, in standardised units.
+    data_noise : float
+        Estimated noise already in the data, same units.
+    mu : float
+        Weight of the Sobolev term.
+    """
+
+    def __init__(self, network: ContinuousTransformer, starter: Starter, settings: Settings, noise: float, data_noise: float, mu: float):
+        self.network, self.starter, self.settings = network, starter, settings
+        self.noise, self.data_noise, self.mu = noise, data_noise, mu
+        indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
+        self.plan = plan(network.architecture.d, indices)
+
+    def loss(self, batch: Batch, generator: Generator) -> Tensor:
+        """Loss of a training step; everything random comes from ``generator``."""
+        s, points = self.settings, batch.points
+        keep = sampling.hide_points(points.tokens, s.hide, generator, batch.groups)
+        context, target = self._disturb(points, keep, generator)
+        low, high = sampling.box(points.coords, points.tokens)
+        dummies = sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
+        at_real, at_dummies = self._answers(context, points, keep, dummies)
+        return self._combine(at_real, target, points.observed, at_dummies)
+
+    def _combine(self, at_real: Tensor, target: Tensor, observed: Tensor, at_dummies: series.Series | None) -> Tensor:
+        s = self.settings
+        data = losses.data_term(at_real, target, observed, s.p)
+        sobolev = data.new_zeros(()) if at_dummies is None else losses.sobolev_term(at_dummies, self.plan, s.p)
+        return losses.combine(data, sobolev, self.mu, s.p, s.root)
+
+    def _disturb(self, points: Context, keep: Tensor, generator: Generator) -> tuple[Context, Tensor]:
+        """Context with noise on it, and the targets of all real points.
+
+        A visible point's target carries the *opposite* noise, scaled so that the errors of input and target are
+        independent (recorrupted-to-recorrupted, Pang et al. 2021): without it the model would learn to copy the
+        noise of the data. Only the squared loss allows this.
+        """
+        values, coords, target = points.values, points.coords, points.values
+        if self.noise > 0:
+            noise = self.noise * torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values)
+            values = values + noise
+            if self.settings.p == 2 and self.data_noise > 0:
+                ratio = (self.data_noise / self.noise) ** 2
+                target = target - torch.where(keep[..., None], ratio * noise, torch.zeros_like(noise))
+        if self.settings.coord_noise > 0:
+            coords = coords + self.settings.coord_noise * torch.randn(coords.shape, generator=generator).to(coords)
+        return Context(coords, values, points.observed & keep[..., None]), target
+
+    def _answers(self, context: Context, points: Context, keep: Tensor, dummies: Tensor) -> tuple[Tensor, series.Series | None]:
+        """The model at all real points (B, n, c), and its series at the dummy points."""
+        network, start = self.network, self.starter(context)
+        real = series.constant(points.coords)
+        dummy = series.straight_line(dummies, self.plan.directions, self.plan.order)
+        if network.architecture.pattern == "context":
+            encoded = network.encode(context)
+            at_real = network.read(encoded, real, start(real)).value
+            return at_real, network.read(encoded, dummy, start(dummy)) if self.plan.order else None
+        # joint: hidden points are queries beside the dummy points; visible ones answer for themselves.
+        if bool((keep == points.tokens).all()):
+            at_context, at_dummies = network(context, dummy, start(dummy))
+            return at_context, at_dummies if self.plan.order else None
+        queries = series.concatenate([real, dummy], 1)
+        exists = torch.cat([points.tokens & ~keep, keep.new_ones(dummies.shape[:2])], 1)
+        at_context, at_queries = network(context, queries, start(queries), exists=exists)
+        n = keep.shape[1]
+        at_real = torch.where(keep[..., None], at_context, at_queries.value[:, :n])
+        return at_real, at_queries.map(lambda c: c[:, :, n:]) if self.plan.order else None
+
+
+class Validation:
+    """A fixed validation set: which points are hidden and where the dummy points fall never changes.
+
+    The score is the data term at the hidden real points, without any added noise, plus μ times the Sobolev term.
+    """
+
+    def __init__(self, objective: SobolevObjective, batch: Batch, seed: int, patterns: int = 1):
+        self.objective = objective
+        generator = torch.Generator().manual_seed(seed)
+        index = torch.arange(len(batch)).repeat(patterns)
+        self.batch = batch[index]
+        points = self.batch.points
+        # At least one point is hidden wherever a sample has three or more.
+        keep = points.tokens
+        for _ in range(20):
+            drawn = sampling.hide_points(points.tokens, 0.5, generator, self.batch.groups)
+            untouched = (keep == points.tokens).all(1, keepdim=True)
+            keep = torch.where(untouched, drawn, keep)
+        self.keep = keep
+        low, high = sampling.box(points.coords, points.tokens)
+        self.dummies = sampling.dummy_coords("regular", low, high, max(1, objective.settings.dummies))
+
+    @torch.no_grad()
+    def score(self) -> float:
+        """Validation loss of the network as it is now."""
+        o, total, weight = self.objective, 0.0, 0
+        size = max(1, 4 * o.settings.batch)
+        for first in range(0, len(self.batch), size):
+            index = torch.arange(first, min(first + size, len(self.batch)))
+            part, keep = self.batch[index], self.keep[index.to(self.keep.device)]
+            points = part.points
+            context = Context(points.coords, points.values, points.observed & keep[..., None])
+            at_real, at_dummies = o._answers(context, points, keep, self.dummies[index.to(keep.device)])
+            hidden = points.observed & ~keep[..., None]
+            if not bool(hidden.any()):
+                hidden = points.observed
+            total += float(o._combine(at_real, points.values, hidden, at_dummies)) * len(index)
+            weight += len(index)
+        return total / weight

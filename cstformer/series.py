@@ -1,0 +1,240 @@
+r"""Truncated Taylor series along directions: the arithmetic behind every derivative of the model.
+
+A quantity :math:`u` that depends on a query coordinate :math:`x` is carried as the coefficients of
+
+.. math:: u(x + s\,\delta) = u_0 + u_1 s + \dots + u_k s^k + O(s^{k+1}),
+
+for one or several directions :math:`\delta` at once. :math:`u_0` does not depend on the direction and is stored
+once, so ``D`` directions to order ``k`` need ``1 + k·D`` coefficients. They are stacked on the first axis,
+order by order: ``[u_0, u_1 of every direction, u_2 of every direction, …]``. One pass through the model then
+gives all orders, linear layers see one larger matrix product, and only first-order backward is ever needed.
+
+The rules (Griewank & Walther, *Evaluating Derivatives*, ch. 13): products convolve (Cauchy), exponentials,
+powers and compositions follow recurrences in the order. A plain tensor is a series of order 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Series:
+    """Taylor coefficients of a tensor, stacked on the first axis.
+
+    Attributes
+    ----------
+    coefs : Tensor, shape (1 + order·directions, ...)
+        ``coefs[0]`` is the value itself.
+    order : int
+        Highest power kept.
+    directions : int
+        How many directions are carried side by side.
+
+    Examples
+    --------
+    The series of exp(x + s) at x = 0 has coefficients 1/j!:
+
+    >>> x = Series(torch.tensor([[0.0], [1.0], [0.0]]), order=2)
+    >>> exp(x).coefs.flatten().tolist()
+    [1.0, 1.0, 0.5]
+    """
+
+    coefs: Tensor
+    order: int = 0
+    directions: int = 1
+
+    @property
+    def value(self) -> Tensor:
+        """The order-0 coefficient, shape (...)."""
+        return self.coefs[0]
+
+    def at(self, j: int) -> Tensor:
+        """Coefficients of order ``j``: (1, ...) for j = 0, which all directions share, else (directions, ...)."""
+        if j == 0:
+            return self.coefs[:1]
+        return self.coefs[1 + (j - 1) * self.directions : 1 + j * self.directions]
+
+    def map(self, linear: Callable[[Tensor], Tensor]) -> Series:
+        """Apply a linear map that leaves the first axis alone (reshape, transpose, sum, …)."""
+        return Series(linear(self.coefs), self.order, self.directions)
+
+    def lift(self, like: Series) -> Series:
+        """The same constant as a series of ``like``'s order: zeros above order 0."""
+        if self.order == like.order:
+            return self
+        zeros = self.coefs.new_zeros((like.order * like.directions, *self.coefs.shape[1:]))
+        return Series(torch.cat([self.coefs, zeros]), like.order, like.directions)
+
+    def __add__(self, other: Series) -> Series:
+        a, b = (self, other) if self.order >= other.order else (other, self)
+        if a.order == b.order:
+            return Series(a.coefs + b.coefs, a.order, a.directions)
+        return _stack([a.at(0) + b.at(0), *(_expand(a.at(j), b.value) for j in range(1, a.order + 1))], a)
+
+    def __mul__(self, other: Series) -> Series:
+        return _product(self, other, torch.mul)
+
+    def __matmul__(self, other: Series) -> Series:
+        return _product(self, other, torch.matmul)
+
+
+def constant(x: Tensor) -> Series:
+    """A tensor as a series of order 0."""
+    return Series(x.unsqueeze(0))
+
+
+def straight_line(x: Tensor, directions: Tensor, order: int) -> Series:
+    """The coordinates x + s·δ: shape (1 + order·D, ..., d) from x (..., d) and directions (D, d).
+
+    >>> straight_line(torch.zeros(1, 2), torch.eye(2), order=1).coefs.squeeze(1).tolist()
+    [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+    if order == 0:
+        return constant(x)
+    n = len(directions)
+    first = directions.to(x).reshape(n, *(1,) * (x.dim() - 1), x.shape[-1]).expand(n, *x.shape)
+    rest = x.new_zeros(((order - 1) * n, *x.shape))
+    return Series(torch.cat([x.unsqueeze(0), first, rest]), order, n)
+
+
+def linear(x: Series, weight: Tensor, bias: Tensor | None = None) -> Series:
+    """x Wᵀ + b: one matrix product for all orders; the bias belongs to the value alone."""
+    if bias is None or x.order == 0:
+        return x.map(lambda c: F.linear(c, weight, bias))
+    y = F.linear(x.coefs, weight)
+    only_value = torch.zeros(len(y), device=y.device, dtype=y.dtype)
+    only_value[0] = 1
+    return Series(y + only_value.reshape(-1, *(1,) * (y.dim() - 1)) * bias, x.order, x.directions)
+
+
+def concatenate(parts: Sequence[Series], dim: int) -> Series:
+    """Join series along ``dim`` (counted without the coefficient axis, or negative)."""
+    like = max(parts, key=lambda part: part.order)
+    axis = dim if dim < 0 else dim + 1
+    return Series(torch.cat([part.lift(like).coefs for part in parts], axis), like.order, like.directions)
+
+
+def compose(x: Series, derivatives: Sequence[Tensor]) -> Series:
+    """f(x) from the scaled derivatives f⁽ᵐ⁾(x₀)/m! of an elementwise f, m = 0..order (Faà di Bruno)."""
+    out = [derivatives[0].unsqueeze(0)]
+    if x.order == 0:
+        return Series(out[0])
+    # powers[m][j]: coefficient j of (x - x_0)^m, which starts at order m.
+    powers: list[dict[int, Tensor]] = [{}, {j: x.at(j) for j in range(1, x.order + 1)}]
+    for m in range(2, x.order + 1):
+        last = powers[-1]
+        powers.append(
+            {j: _sum(x.at(i) * last[j - i] for i in range(1, j - m + 2)) for j in range(m, x.order + 1)}
+        )
+    out += [_sum(derivatives[m] * powers[m][j] for m in range(1, j + 1)) for j in range(1, x.order + 1)]
+    return _stack(out, x)
+
+
+def exp(x: Series) -> Series:
+    """Exponential: j·e_j = Σ_{i=1..j} i·x_i·e_{j−i}."""
+    out = [x.at(0).exp()]
+    for j in range(1, x.order + 1):
+        out.append(_sum((i / j) * x.at(i) * out[j - i] for i in range(1, j + 1)))
+    return _stack(out, x)
+
+
+def power(x: Series, exponent: float) -> Series:
+    """x^a for x₀ > 0: j·x₀·r_j = Σ_{i=1..j} (a·i − (j − i))·x_i·r_{j−i}."""
+    out = [x.at(0) ** exponent]
+    for j in range(1, x.order + 1):
+        terms = ((exponent * i - (j - i)) / j * x.at(i) * out[j - i] for i in range(1, j + 1))
+        out.append(_sum(terms) / x.at(0))
+    return _stack(out, x)
+
+
+def divide(x: Series, y: Series) -> Series:
+    """x / y: r_j = (x_j − Σ_{i=1..j} y_i·r_{j−i}) / y₀."""
+    out = [x.at(0) / y.at(0)]
+    like = x if x.order >= y.order else y
+    for j in range(1, like.order + 1):
+        top = x.at(j) if x.order else torch.zeros_like(out[0])
+        for i in range(1, j + 1 if y.order else 1):
+            top = top - y.at(i) * out[j - i]
+        out.append(top / y.at(0))
+    return _stack(out, like)
+
+
+def sin_cos(x: Series) -> tuple[Series, Series]:
+    """Sine and cosine of a series."""
+    s, c = x.value.sin(), x.value.cos()
+    cycle = [s, c, -s, -c]
+    scaled = [(cycle[m % 4] / math.factorial(m), cycle[(m + 1) % 4] / math.factorial(m)) for m in range(x.order + 1)]
+    return compose(x, [a for a, _ in scaled]), compose(x, [b for _, b in scaled])
+
+
+def gelu(x: Series) -> Series:
+    """GELU, x·Φ(x) with the exact normal distribution function."""
+    if x.order == 0:
+        return x.map(F.gelu)
+    return compose(x, gelu_derivatives(x.value, x.order))
+
+
+def gelu_derivatives(x: Tensor, order: int) -> list[Tensor]:
+    """g⁽ᵐ⁾(x)/m! of g = x·Φ for m = 0..order, from g⁽ᵐ⁾ = x·Φ⁽ᵐ⁾ + m·Φ⁽ᵐ⁻¹⁾ and Hermite polynomials."""
+    normal = torch.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    cdf = [torch.special.ndtr(x), normal]  # cdf[m]: the m-th derivative of Φ
+    hermite = [torch.ones_like(x), x]
+    for m in range(2, order + 1):
+        cdf.append((-1) ** (m - 1) * hermite[m - 1] * normal)
+        hermite.append(x * hermite[m - 1] - (m - 1) * hermite[m - 2])
+    derivatives = [x * cdf[0]]
+    derivatives += [(x * cdf[m] + m * cdf[m - 1]) / math.factorial(m) for m in range(1, order + 1)]
+    return derivatives
+
+
+def layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
+    """LayerNorm over the last axis."""
+    if x.order == 0:
+        return x.map(lambda c: F.layer_norm(c, c.shape[-1:], weight, bias, eps))
+    centred = x.map(lambda c: c - c.mean(-1, keepdim=True))
+    variance = (centred * centred).map(lambda c: c.mean(-1, keepdim=True))
+    return scale_shift(centred * power(shift(variance, eps), -0.5), weight, bias)
+
+
+def shift(x: Series, amount: Tensor | float) -> Series:
+    """Add a constant to the value."""
+    return _stack([x.at(0) + amount, x.coefs[1:]], x)
+
+
+def scale_shift(x: Series, weight: Tensor, bias: Tensor) -> Series:
+    """Elementwise affine map with constants: the scale meets every order, the shift only the value."""
+    return shift(x.map(lambda c: c * weight), bias)
+
+
+def _product(a: Series, b: Series, times: Callable[[Tensor, Tensor], Tensor]) -> Series:
+    """Cauchy product for any bilinear ``times``."""
+    if a.order == 0 or b.order == 0:
+        like = a if b.order == 0 else b
+        return Series(times(a.coefs, b.coefs), like.order, like.directions)
+    return _stack(
+        [_sum(times(a.at(i), b.at(j - i)) for i in range(j + 1)) for j in range(a.order + 1)],
+        a,
+    )
+
+
+def _stack(orders: Sequence[Tensor], like: Series) -> Series:
+    return Series(torch.cat(list(orders)) if len(orders) > 1 else orders[0], like.order, like.directions)
+
+
+def _sum(terms) -> Tensor:
+    total = None
+    for term in terms:
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def _expand(tail: Tensor, value: Tensor) -> Tensor:
+    return tail.expand(len(tail), *torch.broadcast_shapes(tail.shape[1:], value.shape))

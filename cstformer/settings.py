@@ -1,0 +1,139 @@
+"""Every setting of CST, its default, its meaning and its allowed values."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from cstformer.errors import CSTError, unknown
+from cstformer.interpolation import STARTS
+
+
+def _setting(default: Any, text: str, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None):
+    return field(default=default, metadata={"help": text, "choices": choices, "low": low, "high": high})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Settings:
+    """Flat settings of `CST`; each field's meaning is in its metadata and in ``cst fit --help``."""
+
+    # The network
+    width: int = _setting(64, "features of a token; a multiple of heads", low=1)
+    layers: int = _setting(4, "transformer blocks", low=1)
+    heads: int = _setting(4, "attention heads", low=1)
+    feedforward: int = _setting(128, "width of the feed-forward step", low=1)
+    pattern: str = _setting("context", "who reads whom: context (ours) or joint (the paper's)", ("context", "joint"))
+    attention_kind: str = _setting("exact", "exact, or nystrom: linear in the number of tokens", ("exact", "nystrom"))
+    landmarks: int = _setting(32, "landmarks of Nyström attention", low=1)
+    norm: str = _setting("pre", "LayerNorm before (pre) or after (post, the paper's) each step", ("pre", "post"))
+    encoding: str = _setting("fourier", "coordinate encoding; linear is the paper's", ("fourier", "linear"))
+    features: int = _setting(32, "Fourier features", low=1)
+    frequency: float = _setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
+    readout: str = _setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
+    dropout: float = _setting(0.0, "dropout on token features while training", low=0, high=0.99)
+    start: str = _setting("smooth", "the value first put on a query", STARTS)
+    # The Sobolev loss
+    order: int = _setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
+    p: float = _setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)
+    mu: float | str = _setting("auto", "weight of the Sobolev term; auto: noise variance over roughness, from the data", ("auto",), low=0)
+    root: bool = _setting(False, "take the final 1/p root of the loss")
+    # Dummy points, hiding, noise
+    dummies: int = _setting(10, "dummy points per sample and step", low=0)
+    dummy_law: str = _setting("stratified", "where dummy points fall", ("uniform", "stratified", "regular"))
+    hide: float = _setting(0.5, "largest fraction of a sample's points hidden per step; 0 is the paper's", low=0, high=0.95)
+    noise: float | str = _setting("auto", "sd of the noise on context values while training, in units of the values' sd; auto: estimated from the data", ("auto",), low=0)
+    coord_noise: float = _setting(0.0, "sd of the noise on context coordinates while training, domain = 1", low=0)
+    # Training
+    steps: int = _setting(4000, "training steps", low=1)
+    batch: int = _setting(32, "samples per step", low=1)
+    learning_rate: float = _setting(2e-3, "peak learning rate of AdamW", low=0)
+    warmup: float = _setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)
+    weight_decay: float = _setting(1e-2, "AdamW weight decay", low=0)
+    clip: float = _setting(1.0, "largest gradient norm", low=0)
+    validation: float = _setting(0.1, "fraction of the samples held out for choosing the best weights", low=0, high=0.9)
+    patience: float = _setting(0.5, "stop after this fraction of the steps without improvement", low=0)
+    max_minutes: float | None = _setting(None, "cap on training time; the best weights so far are kept", low=0)
+    seed: int = _setting(0, "seed of everything random", low=0)
+    precision: str = _setting("float32", "arithmetic", ("float32", "float64"))
+    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "smoke": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "steps": 30, "batch": 8},
+    # The published architecture and choices (PAPER: 4 layers, 4 heads, 32 wide, feed-forward 3072).
+    "paper": {
+        "width": 32,
+        "feedforward": 3072,
+        "pattern": "joint",
+        "norm": "post",
+        "encoding": "linear",
+        "readout": "plain",
+        "start": "linear",
+        "dropout": 0.1,
+        "order": 3,
+        "p": 3.0,
+        "dummies": 50,
+        "dummy_law": "uniform",
+        "hide": 0.0,
+        "noise": 0.1,
+        "batch": 10,
+        "learning_rate": 1e-3,
+        "weight_decay": 1e-7,
+    },
+}
+
+
+def setting_fields() -> dict[str, dataclasses.Field]:
+    """All settings by name."""
+    return {f.name: f for f in dataclasses.fields(Settings)}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The settings of a preset, as changes to the defaults."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return dict(PRESETS[name])
+
+
+def check_settings(values: dict[str, Any]) -> None:
+    """Refuse unknown names and values outside what a setting allows.
+
+    >>> check_settings({"patern": "joint"})
+    Traceback (most recent call last):
+    cstformer.errors.CSTError: unknown setting 'patern'; did you mean 'pattern'? Valid: attention_kind, batch, ...
+    """
+    known = setting_fields()
+    for name, value in values.items():
+        if name not in known:
+            raise unknown("setting", name, known)
+        _check_one(known[name], value)
+    width, heads = (values.get(n, known[n].default) for n in ("width", "heads"))
+    if width % heads:
+        raise CSTError(f"width={width} is not a multiple of heads={heads}; choose e.g. width={heads * (width // heads + 1)}")
+
+
+def _check_one(setting: dataclasses.Field, value: Any) -> None:
+    kind, meta = str(setting.type), setting.metadata
+    wanted = kind.replace(" | ", " or ")
+    choices = meta["choices"]
+    if value is None and "None" in kind:
+        return
+    if isinstance(value, bool) or kind == "bool":
+        if not (isinstance(value, bool) and kind == "bool"):
+            raise CSTError(f"{setting.name}={value!r}: expected {wanted}")
+        return
+    if isinstance(value, str):
+        if "str" not in kind:
+            raise CSTError(f"{setting.name}={value!r}: expected {wanted}, not text")
+        if choices and value not in choices:
+            raise unknown(f"value of {setting.name}", value, choices)
+        return
+    number = isinstance(value, int) or (isinstance(value, float) and "float" in kind)
+    if not number or kind == "str":
+        raise CSTError(f"{setting.name}={value!r}: expected {wanted}")
+    if value != value or (meta["low"] is not None and value < meta["low"]):
+        raise CSTError(f"{setting.name}={value}: must be at least {meta['low']}")
+    if meta["high"] is not None and value > meta["high"]:
+        raise CSTError(f"{setting.name}={value}: must be at most {meta['high']}")

@@ -1,0 +1,274 @@
+"""The whole model: tokens in, values (and their Taylor series) out.
+
+Context tokens are the observed points, query tokens the coordinates somebody asks about. Who reads whom:
+
+- ``joint`` (the paper): all tokens attend to all, so an answer depends on the other queries.
+- ``context`` (ours): context tokens attend to context tokens, queries to context tokens only. The context is
+  encoded once and any number of queries reads it, each independent of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from cstformer import series
+from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map
+from cstformer.encoding import FourierEncoding, LinearEncoding
+from cstformer.series import Series, constant
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Everything that fixes the shape of the network; the fields mean what they mean in `Settings`."""
+
+    d: int
+    c: int
+    width: int = 64
+    layers: int = 4
+    heads: int = 4
+    feedforward: int = 128
+    pattern: str = "context"
+    attention_kind: str = "exact"
+    landmarks: int = 32
+    iterations: int = 6
+    norm: str = "pre"
+    encoding: str = "fourier"
+    features: int = 32
+    frequency: float = 1.0
+    readout: str = "skip"
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Context:
+    """Observed points of a batch, in the model's units: coordinates in [0,1]^d, standardised values.
+
+    ``observed`` is per channel; a point with no observed channel is no token.
+    """
+
+    coords: Float[Tensor, "B n d"]
+    values: Float[Tensor, "B n c"]
+    observed: Bool[Tensor, "B n c"]
+
+    @property
+    def tokens(self) -> Bool[Tensor, "B n"]:
+        """True where a token exists."""
+        return self.observed.any(-1)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A context after encoding: what queries need of it at each layer."""
+
+    keys_values: list[tuple[Series, Series]]
+    tokens: Bool[Tensor, "B n"]
+
+
+class Linear(nn.Linear):
+    """Linear layer on a series."""
+
+    def forward(self, x: Series) -> Series:  # type: ignore[override]
+        """(J, ..., in) → (J, ..., out)."""
+        return series.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm on a series."""
+
+    def forward(self, x: Series) -> Series:  # type: ignore[override]
+        """(J, ..., width) → the same shape."""
+        return series.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class Dropout(nn.Dropout):
+    """Dropout that drops a feature in all orders at once."""
+
+    def forward(self, x: Series) -> Series:  # type: ignore[override]
+        """(J, ..., width) → the same shape."""
+        if not self.training or self.p == 0:
+            return x
+        keep = super().forward(torch.ones_like(x.value))
+        return x.map(lambda c: c * keep)
+
+
+class Attention(nn.Module):
+    """Multi-head attention: projections around `attention.py`."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.a = a
+        self.query = Linear(a.width, a.width)
+        self.key_value = Linear(a.width, 2 * a.width)
+        self.out = Linear(a.width, a.width)
+
+    def keys_values(self, x: Series) -> tuple[Series, Series]:
+        """Keys and values of (J, B, n, width) tokens, each (J, B, heads, n, width / heads)."""
+        both = self.key_value(x)
+        return self._split(both.map(lambda c: c[..., : self.a.width])), self._split(
+            both.map(lambda c: c[..., self.a.width :])
+        )
+
+    def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps: list | None):
+        """Let the tokens ``x`` (J, B, m, width) read the keys; append the map to ``maps`` if there is such a list."""
+        q = self._split(self.query(x))
+        k, v = keys_values
+        if nystrom:
+            y = nystrom_attention(q, k, v, mask, self.a.landmarks, self.a.iterations)
+        else:
+            y = exact_attention(q, k, v, mask)
+        if maps is not None:
+            maps.append(
+                nystrom_map(q, k, mask, self.a.landmarks, self.a.iterations) if nystrom else exact_map(q, k, mask)
+            )
+        return self.out(y.map(lambda c: c.transpose(2, 3).flatten(3)))  # (J, B, m, width)
+
+    def _split(self, x: Series) -> Series:
+        return x.map(lambda c: c.unflatten(-1, (self.a.heads, -1)).transpose(2, 3))  # (J, B, h, n, f)
+
+
+class Block(nn.Module):
+    """One transformer block, normalised before (``pre``) or after (``post``) each part."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.pre = a.norm == "pre"
+        self.attention = Attention(a)
+        self.norm1, self.norm2 = LayerNorm(a.width), LayerNorm(a.width)
+        self.widen, self.narrow = Linear(a.width, a.feedforward), Linear(a.feedforward, a.width)
+        self.dropout = Dropout(a.dropout)
+
+    def keys_values(self, x: Series) -> tuple[Series, Series]:
+        """What other tokens read of ``x`` in this block."""
+        return self.attention.keys_values(self.norm1(x) if self.pre else x)
+
+    def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps=None) -> Series:
+        """(J, B, m, width) → the same shape."""
+        if self.pre:
+            x = x + self.dropout(self.attention(self.norm1(x), keys_values, mask, nystrom, maps))
+            return x + self.dropout(self.narrow(series.gelu(self.widen(self.norm2(x)))))
+        x = self.norm1(x + self.dropout(self.attention(x, keys_values, mask, nystrom, maps)))
+        return self.norm2(x + self.dropout(self.narrow(series.gelu(self.widen(x)))))
+
+
+class ContinuousTransformer(nn.Module):
+    """The network of CST.
+
+    Examples
+    --------
+    >>> model = ContinuousTransformer(Architecture(d=1, c=2, width=8, layers=1, feedforward=16))
+    >>> context = Context(torch.rand(3, 5, 1), torch.rand(3, 5, 2), torch.ones(3, 5, 2, dtype=torch.bool))
+    >>> at, start = constant(torch.rand(3, 7, 1)), constant(torch.rand(3, 7, 2))
+    >>> model(context, at, start)[1].value.shape
+    torch.Size([3, 7, 2])
+    """
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.architecture = a
+        self.embed = Linear(a.c, a.width, bias=False)
+        self.missing = Linear(a.c, a.width, bias=False)
+        self.position = (
+            LinearEncoding(a.d, a.width)
+            if a.encoding == "linear"
+            else FourierEncoding(a.d, a.width, a.features, a.frequency)
+        )
+        self.query_token = nn.Parameter(torch.zeros(a.width)) if a.pattern == "context" else None
+        self.blocks = nn.ModuleList(Block(a) for _ in range(a.layers))
+        self.dropout = Dropout(a.dropout)
+        # As in the published code, post-norm comes with a norm on the embedding and a hidden step in the head.
+        post = a.norm == "post"
+        self.embed_norm = LayerNorm(a.width) if post else None
+        self.head = Linear(a.width, a.width) if post else None
+        self.final_norm = LayerNorm(a.width)
+        self.decode = Linear(a.width, a.c, bias=not post)
+        self.skip = Linear(a.c, a.c, bias=False) if a.readout == "skip" else None
+        nn.init.zeros_(self.missing.weight)
+        if self.skip is not None:
+            nn.init.eye_(self.skip.weight)
+            nn.init.zeros_(self.decode.weight)
+
+    def forward(
+        self,
+        context: Context,
+        at: Series,
+        start: Series,
+        maps: list | None = None,
+        exists: Bool[Tensor, "B m"] | None = None,
+    ) -> tuple[Tensor | None, Series]:
+        """Answers at context points (only ``joint`` has them) and at the queries.
+
+        Parameters
+        ----------
+        context : Context
+        at : Series, (J, B, m, d)
+            Query coordinates.
+        start : Series, (J, B, m, c)
+            The value first put on each query.
+        maps : list, optional
+            Receives one attention map (B, heads, ·, ·) per layer.
+        exists : Tensor, optional
+            False for queries that are only padding; matters in ``joint``, where queries are read.
+
+        Returns
+        -------
+        (B, n, c) tensor or None, and a series (J, B, m, c)
+        """
+        if self.architecture.pattern == "context":
+            return None, self.read(self.encode(context), at, start, maps)
+        return self._forward_joint(context, at, start, maps, exists)
+
+    def encode(self, context: Context, maps: list | None = None) -> Encoded:
+        """Let the context tokens read each other, once (pattern ``context``)."""
+        x = self._tokens(constant(context.values), constant(context.coords), context.observed)
+        mask, nystrom = context.tokens, self.architecture.attention_kind == "nystrom"
+        stages = []
+        for i, block in enumerate(self.blocks):
+            stages.append(block.keys_values(x))
+            if i + 1 < len(self.blocks) or maps is not None:  # nobody reads the last layer's context tokens
+                x = block(x, stages[-1], mask, nystrom, maps)
+        return Encoded(stages, mask)
+
+    def read(self, encoded: Encoded, at: Series, start: Series, maps: list | None = None) -> Series:
+        """Let queries read an encoded context (pattern ``context``); each query is independent of the others."""
+        assert self.query_token is not None
+        x = series.shift(self._tokens(start, at), self.query_token)
+        for block, keys_values in zip(self.blocks, encoded.keys_values, strict=True):
+            x = block(x, keys_values, encoded.tokens, False, maps)
+        return self._readout(x, start)
+
+    def _forward_joint(
+        self, context: Context, at: Series, start: Series, maps: list | None, exists: Tensor | None
+    ) -> tuple[Tensor, Series]:
+        n = context.coords.shape[1]
+        values = series.concatenate([constant(context.values), start], 1)
+        real = self._tokens(constant(context.values), constant(context.coords), context.observed)
+        x = series.concatenate([real, self._tokens(start, at)], 1)
+        if exists is None:
+            exists = context.tokens.new_ones(at.coefs.shape[1:3])
+        mask = torch.cat([context.tokens, exists], 1)
+        for block in self.blocks:
+            x = block(x, block.keys_values(x), mask, self.architecture.attention_kind == "nystrom", maps)
+        y = self._readout(x, values)
+        return y.value[:, :n], y.map(lambda c: c[:, :, n:])
+
+    def _tokens(self, values: Series, coords: Series, observed: Tensor | None = None) -> Series:
+        x = self.embed(values) + self.position(coords)
+        if observed is not None:
+            x = x + self.missing(constant((~observed).to(values.coefs)))
+        return self.dropout(x if self.embed_norm is None else self.embed_norm(x))
+
+    def _readout(self, x: Series, start: Series) -> Series:
+        """y = A·start + decoder(token), or the paper's decoder alone."""
+        if self.head is not None:
+            x = series.gelu(self.head(x))
+        y = self.decode(self.final_norm(x))
+        return y if self.skip is None else y + self.skip(start)
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Trainable numbers in a module."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

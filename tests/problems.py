@@ -1,0 +1,120 @@
+"""Problems with a known answer: fields with closed-form partial derivatives, and tiny networks to try them on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cstformer.gaussian_process import Kernel
+from cstformer.interpolation import make_start
+from cstformer.series import Series
+from cstformer.transformer import Architecture, Context, ContinuousTransformer
+
+KERNEL = Kernel(lengthscales=(0.3,), amplitude=1.1, offset=0.4, noise=0.1)
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64).to(dtype)
+
+
+def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(*shape, generator=generator(seed), dtype=torch.float64).to(dtype)
+
+
+@dataclass(frozen=True)
+class Wave:
+    """u(x) = sin(w·x + b): D^q u = w^q · sin(w·x + b + |q| π/2)."""
+
+    w: tuple[float, ...]
+    b: float = 0.3
+
+    def partial(self, x: Tensor, q: tuple[int, ...]) -> Tensor:
+        phase = x @ x.new_tensor(self.w) + self.b + sum(q) * math.pi / 2
+        return math.prod(w**i for w, i in zip(self.w, q, strict=True)) * phase.sin()
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """u(x) = Σ c_a x^a over multi-indices a: D^q u = Σ c_a a!/(a−q)! x^{a−q}."""
+
+    terms: dict[tuple[int, ...], float]
+
+    def partial(self, x: Tensor, q: tuple[int, ...]) -> Tensor:
+        total = torch.zeros_like(x[..., 0])
+        for powers, c in self.terms.items():
+            if all(a >= i for a, i in zip(powers, q, strict=True)):
+                factor = math.prod(math.perm(a, i) for a, i in zip(powers, q, strict=True))
+                rest = [x[..., k] ** (a - i) for k, (a, i) in enumerate(zip(powers, q, strict=True))]
+                total = total + c * factor * math.prod(rest)
+        return total
+
+    def on_series(self, x: Series) -> Series:
+        """The same polynomial by series arithmetic; x is (J, ..., d)."""
+        total = None
+        for powers, c in self.terms.items():
+            term = Series(torch.full_like(x.coefs[:1, ..., 0], c))
+            for k, a in enumerate(powers):
+                for _ in range(a):
+                    term = term * x.map(lambda t, k=k: t[..., k])
+            total = term if total is None else total + term
+        return total
+
+
+def nested_derivatives(f: Callable[[Tensor], Tensor], d: int, order: int) -> list[Tensor]:
+    """f and its derivatives at s = 0 ∈ R^d by nesting autograd: item j has shape (..., d, …, d) with j times d."""
+    out = []
+    for _ in range(order + 1):
+        out.append(f(torch.zeros(d, dtype=torch.float64)).detach())
+        f = torch.func.jacfwd(f)
+    return out
+
+
+def entry(derivatives: list[Tensor], q: tuple[int, ...]) -> Tensor:
+    """D^q from the full derivative tensors of `nested_derivatives`."""
+    axes = [axis for axis, i in enumerate(q) for _ in range(i)]
+    return derivatives[sum(q)][(..., *axes)] if axes else derivatives[0]
+
+
+def relative_error(a: Tensor, b: Tensor) -> float:
+    """max |a − b| / max |b|; the reference must not be zero everywhere."""
+    assert a.shape == b.shape
+    size = float(b.abs().max())
+    assert size > 1e-6, "a trivial reference proves nothing"
+    return float((a - b).abs().max()) / size
+
+
+def tiny_network(d: int = 1, c: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0, **changes) -> ContinuousTransformer:
+    """A small network none of whose parameters is zero."""
+    sizes = dict(width=8, layers=2, heads=2, feedforward=12, features=4, frequency=0.5, landmarks=3)
+    torch.manual_seed(seed)
+    network = ContinuousTransformer(Architecture(d=d, c=c, **(sizes | changes))).to(torch.float64)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    return network.to(dtype)
+
+
+def tiny_context(d: int = 1, c: int = 2, n: int = 6, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0) -> Context:
+    """Irregular points; the last point of sample 1 is padding, and one channel of one point is missing."""
+    coords = uniform(batch, n, d, seed=seed)
+    if d == 1:  # keep the knots apart
+        coords = (torch.arange(n)[None, :, None] + 0.7 * coords) / n
+    observed = torch.ones(batch, n, c, dtype=torch.bool)
+    if batch > 1:
+        observed[1, -1] = False
+    if c > 1:
+        observed[0, 2, 1] = False
+    return Context(coords.to(dtype), normal(batch, n, c, seed=seed + 1, dtype=dtype), observed)
+
+
+def start_of(kind: str, context: Context) -> Callable[[Series], Series]:
+    kernel = Kernel(KERNEL.lengthscales * context.coords.shape[-1], KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
+    return make_start(kind, context.coords, context.values, context.observed, kernel)
