@@ -58,7 +58,8 @@ def _softmax_parts(q: Series, k: Series, mask: Tensor) -> tuple[Series, Series]:
     if logits.order:
         value = torch.cat([value, logits.coefs[1:]])
     weights = series.exp(Series(value, logits.order, logits.directions))
-    return weights, weights.map(lambda c: c.sum(-1, keepdim=True))
+    nobody = (~mask.any(-1, keepdim=True)).to(value)
+    return weights, series.shift(weights.map(lambda c: c.sum(-1, keepdim=True)), nobody)
 
 
 def _nystrom_factors(

@@ -18,9 +18,9 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from cstformer import series
+from cstformer import sampling, series
 from cstformer.checkpoint import load_model, save_model
-from cstformer.derivatives import MultiIndex, check_multi_index, plan
+from cstformer.derivatives import MultiIndex, check_multi_index, plan, up_to
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.frame_start import frame_series, frame_start
 from cstformer.gaussian_process import Kernel, fit_kernel
@@ -36,6 +36,9 @@ from cstformer.transformer import Architecture, Context, ContinuousTransformer, 
 
 TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: bounds the memory
 TOKENS_PER_STEP = 2**13  # context tokens of one training step: large samples come in smaller batches
+MAX_TOKENS = 2**15  # points of one sample that attention can still hold
+MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
+MU_TRIALS = (0.0, 0.05, 1.0)  # shares tried by mu="search"
 
 
 @dataclass(frozen=True)
@@ -120,12 +123,20 @@ class CST(Settings, BaseEstimator):
         training, held_out = self._split(len(data))
         self.kernel_ = self._fit_kernel(data[training])
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
-        objective = self._objective(data[training])
-        self.noise_, self.mu_ = objective.noise, objective.mu
-        patterns = max(1, min(16, 128 // max(1, len(held_out))))
-        validation = Validation(objective, data[held_out], seed=self.seed, patterns=patterns)
+        self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
         run = dataclasses.replace(_plain(self), batch=min(self.batch, max(1, TOKENS_PER_STEP // samples.n)))
-        self.report_: TrainingReport = train(
+        self.mu_ = self._choose_mu(data, training, held_out, run)
+        self.report_ = self._train(self.mu_, data, training, held_out, run, state, progress)[0]
+        return self
+
+    def _train(
+        self, mu: float, data: Batch, training: Tensor, held_out: Tensor, run: Settings, state=None, progress: bool = False
+    ) -> tuple[TrainingReport, Validation]:
+        """Train the network with this μ; what happened, and the validation set."""
+        objective = SobolevObjective(self.network_, self._start, run, self.noise_, self.kernel_.noise, mu)
+        patterns = min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * data.points.coords.shape[1]))
+        validation = Validation(objective, data[held_out], seed=self.seed, patterns=max(1, patterns))
+        report = train(
             self.network_,
             lambda index, generator: objective.loss(data[training[index]], generator),
             validation.score,
@@ -134,7 +145,28 @@ class CST(Settings, BaseEstimator):
             state=None if state is None else Path(state),
             progress="CST" if progress else None,
         )
-        return self
+        return report, validation
+
+    def _choose_mu(self, data: Batch, training: Tensor, held_out: Tensor, run: Settings) -> float:
+        """μ as set, from the data, or by short trainings judged at held-out real points."""
+        if self.order == 0 or self.dummies == 0:
+            return 0.0
+        if not isinstance(self.mu, str):
+            return float(self.mu)
+        balance = self._balanced_mu(data[training])
+        if self.mu == "auto":
+            return MU_SHARE * balance
+        cap = None if run.max_minutes is None else run.max_minutes / 20
+        short = dataclasses.replace(run, steps=max(1, run.steps // 20), max_minutes=cap)
+        untrained = {k: v.clone() for k, v in self.network_.state_dict().items()}
+        scores = {}
+        for share in MU_TRIALS:
+            self.network_.load_state_dict(untrained)
+            _, validation = self._train(share * balance, data, training, held_out, short)
+            validation.objective.mu = 0.0
+            scores[share * balance] = validation.score()
+        self.network_.load_state_dict(untrained)
+        return min(scores, key=lambda mu: scores[mu])
 
     def _training_samples(self, samples: Samples) -> Samples:
         if not isinstance(samples, Samples):
@@ -146,6 +178,13 @@ class CST(Settings, BaseEstimator):
             raise CSTError(
                 f"samples {few[:5].tolist()} have fewer than two observed points; remove them or give them more"
             )
+        if samples.n > MAX_TOKENS:
+            raise CSTError(
+                f"a sample has {samples.n:,} points, more than the {MAX_TOKENS:,} that attention can hold; cut it by "
+                "samples.windows(length, stride) (--window), or frames into patches (--patch)"
+            )
+        if samples.layout is not None and self.coord_noise > 0:
+            raise CSTError("coord_noise cannot be used with frames, whose patches lie on a grid; set it to 0")
         return samples
 
     def _split(self, count: int) -> tuple[Tensor, Tensor]:
@@ -178,26 +217,16 @@ class CST(Settings, BaseEstimator):
         names = {f.name for f in dataclasses.fields(Architecture)} & set(setting_fields())
         return Architecture(d=d, c=c, **{name: getattr(self, name) for name in names})
 
-    def _objective(self, data: Batch) -> SobolevObjective:
-        noise = self.kernel_.noise if self.noise == "auto" else float(self.noise)
-        mu = self._auto_mu(data) if self.mu == "auto" else float(self.mu)
-        return SobolevObjective(self.network_, self._start, _plain(self), noise, self.kernel_.noise, mu)
-
-    def _auto_mu(self, data: Batch) -> float:
-        """μ = (noise / roughness)^p: the weight a Gaussian prior of the data's own roughness would have."""
+    def _balanced_mu(self, data: Batch) -> float:
+        """(noise / roughness)^p: the weight at which a prior of the data's own roughness balances its noise."""
         d = data.points.coords.shape[-1]
-        if self.order == 0:
-            return 0.0
-        from cstformer.derivatives import up_to
-        from cstformer.sampling import box, dummy_coords
-
         some = data[torch.arange(min(64, len(data)))]
         terms = plan(d, up_to(d, self.order))
-        low, high = box(some.points.coords, some.points.tokens)
-        at = series.straight_line(dummy_coords("regular", low, high, 64), terms.directions, terms.order)
-        smooth = self._start_of(some.points, "smooth")(at)
+        low, high = sampling.box(some.points.coords, some.points.tokens)
+        at = sampling.dummy_coords("regular", low, high, 64)
+        smooth = self._start_of(some.points, "smooth")(series.straight_line(at, terms.directions, terms.order))
         rough = sum(float(terms.partial(smooth, q).square().mean()) for q in terms.weights)
-        exponent = 2.0 if math.isinf(self.p) else self.p
+        exponent = 1.0 if math.isinf(self.p) else self.p
         return (self.kernel_.noise / math.sqrt(max(rough, 1e-12))) ** exponent
 
     # Answers

@@ -276,8 +276,8 @@ class Samples:
         """Cut each sample, one long recording, into windows [start, start + length) along coordinate `axis`.
 
         `length` and `stride` are in coordinate units. Starts run from the sample's minimum in steps of
-        `stride` while the window ends within the recording; a recording shorter than one window is one
-        window, and a window without an observed point is dropped. Coordinates become relative to the start,
+        `stride` while the window ends within the recording, whose last point lasts one (median) step; a
+        recording shorter than one window is one window, and a window without an observed point is dropped. Coordinates become relative to the start,
         which is added to `origin`; ids become "id@start".
 
         >>> w = Samples(np.arange(5.0), np.arange(5.0)[None]).windows(length=2, stride=2)
@@ -296,7 +296,8 @@ class Samples:
             place = self.coords[i, at, axis]
             # A point one rounding error before a border belongs behind it.
             slack = 1e-9 * min(length, stride) + 4 * np.spacing(np.abs(place).max() + length)
-            count = max(0, int((place[-1] - place[0] - length + slack) // stride)) + 1
+            step = float(np.median(np.diff(place))) if len(place) > 1 else 0.0
+            count = max(0, int((place[-1] + step - place[0] - length + slack) // stride)) + 1
             start = place[0] + stride * np.arange(count)
             first = np.searchsorted(place, start - slack)
             last = np.searchsorted(place, start + length - slack)

@@ -154,6 +154,17 @@ def power(x: Series, exponent: float) -> Series:
     return _stack(out, x)
 
 
+def log(x: Series) -> Series:
+    """Logarithm for x₀ > 0: j·x₀·l_j = j·x_j − Σ_{i=1..j−1} i·l_i·x_{j−i}."""
+    out = [x.at(0).log()]
+    for j in range(1, x.order + 1):
+        top = x.at(j)
+        for i in range(1, j):
+            top = top - (i / j) * out[i] * x.at(j - i)
+        out.append(top / x.at(0))
+    return _stack(out, x)
+
+
 def divide(x: Series, y: Series) -> Series:
     """x / y: r_j = (x_j − Σ_{i=1..j} y_i·r_{j−i}) / y₀."""
     out = [x.at(0) / y.at(0)]

@@ -36,7 +36,12 @@ class Settings:
     # The Sobolev loss
     order: int = _setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
     p: float = _setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)
-    mu: float | str = _setting("auto", "weight of the Sobolev term; auto: noise variance over roughness, from the data", ("auto",), low=0)
+    mu: float | str = _setting(
+        "auto",
+        "weight of the Sobolev term; auto: from noise and roughness of the data; search: by short trials",
+        ("auto", "search"),
+        low=0,
+    )
     root: bool = _setting(False, "take the final 1/p root of the loss")
     # Dummy points, hiding, noise
     dummies: int = _setting(10, "dummy points per sample and step", low=0)
@@ -74,6 +79,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.1,
         "order": 3,
         "p": 3.0,
+        "mu": "search",
         "dummies": 50,
         "dummy_law": "uniform",
         "hide": 0.0,

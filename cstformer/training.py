@@ -28,7 +28,7 @@ from cstformer.checkpoint import read_tensors, write_tensors
 from cstformer.errors import CSTError
 from cstformer.settings import Settings
 
-VALIDATIONS = 40  # how often a run looks at its validation set
+VALIDATIONS = 25  # how often a run looks at its validation set
 SAVE_SECONDS = 30.0  # how often a resumable run writes its state
 COOL_FROM = 0.7  # share of max_minutes after which a run that cannot finish starts to anneal
 

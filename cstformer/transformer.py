@@ -55,6 +55,11 @@ class Context:
     observed: Bool[Tensor, "B n c"]
 
     @property
+    def known(self) -> Float[Tensor, "B n c"]:
+        """The values, with zeros where nothing was observed."""
+        return self.values.masked_fill(~self.observed, 0)
+
+    @property
     def tokens(self) -> Bool[Tensor, "B n"]:
         """True where a token exists."""
         return self.observed.any(-1)
@@ -223,7 +228,7 @@ class ContinuousTransformer(nn.Module):
 
     def encode(self, context: Context, maps: list | None = None) -> Encoded:
         """Let the context tokens read each other, once (pattern ``context``)."""
-        x = self._tokens(constant(context.values), constant(context.coords), context.observed)
+        x = self._tokens(constant(context.known), constant(context.coords), context.observed)
         mask, nystrom = context.tokens, self.architecture.attention_kind == "nystrom"
         stages = []
         for i, block in enumerate(self.blocks):
@@ -244,8 +249,8 @@ class ContinuousTransformer(nn.Module):
         self, context: Context, at: Series, start: Series, maps: list | None, exists: Tensor | None
     ) -> tuple[Tensor, Series]:
         n = context.coords.shape[1]
-        values = series.concatenate([constant(context.values), start], 1)
-        real = self._tokens(constant(context.values), constant(context.coords), context.observed)
+        values = series.concatenate([constant(context.known), start], 1)
+        real = self._tokens(constant(context.known), constant(context.coords), context.observed)
         x = series.concatenate([real, self._tokens(start, at)], 1)
         if exists is None:
             exists = context.tokens.new_ones(at.coefs.shape[1:3])

@@ -1,0 +1,164 @@
+"""The paper's Transformer: the same network as CST, trained by masking as BERT is.
+
+Each step picks 30 % of a sample's points. Of these 80 % get a constant in place of their value, 10 % that of
+another random point, and 10 % stay; the loss is the squared error at the picked points. There are no dummy
+points, no interpolated start and no Sobolev term: what the network knows of a masked point is its coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Generator, Tensor
+
+from cstformer import series
+from cstformer.baselines.base import NeuralBaseline
+from cstformer.losses import data_term
+from cstformer.objective import Batch
+from cstformer.samples import Samples
+from cstformer.scaling import as_batches
+from cstformer.settings import PRESETS, _setting
+from cstformer.transformer import Architecture, Context, ContinuousTransformer
+
+TO_CONSTANT, TO_OTHER = 0.8, 0.1  # fates of a picked point; the remaining tenth stays as it is
+TOKENS_PER_PASS = 2**15  # tokens of one pass when predicting: bounds the memory
+
+_SOBOLEV = frozenset(
+    ("start", "order", "p", "mu", "root", "dummies", "dummy_law", "hide", "noise", "coord_noise")
+)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BertTransformer(NeuralBaseline):
+    """Transformer with BERT masking; all settings are keyword arguments.
+
+    With ``augmentation`` > 0 it is the paper's control, the Transformer with Gaussian augmentation.
+
+    At prediction the observed points keep their values and a query has the constant and its coordinate. Each
+    query is asked alone: attention is joint, so hundreds of queries at once would drown ten points in
+    constants, which no training step ever showed. That is the fairer choice towards this rival, and makes an
+    answer independent of the other queries. ``together`` asks several at once where one sequence per query
+    costs too much (patches of frames).
+    """
+
+    name: ClassVar[str] = "transformer"
+    label: ClassVar[str] = "Transformer"
+    ignored: ClassVar[frozenset[str]] = _SOBOLEV
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        name: {key: value for key, value in changes.items() if key not in _SOBOLEV}
+        for name, changes in PRESETS.items()
+    }
+
+    pattern: str = _setting("joint", "who reads whom: all tokens attend to all", ("joint",))
+    readout: str = _setting("plain", "plain: decoder alone; skip: A·token value + decoder", ("plain", "skip"))
+    picked: float = _setting(0.3, "fraction of a sample's points picked per step", low=0.01, high=0.95)
+    mask_constant: float = _setting(0.5, "value of masked points and of queries, in standardised units")
+    augmentation: float = _setting(0.0, "sd of the noise on values while training, standardised units", low=0)
+    together: int = _setting(1, "queries asked in one sequence", low=1)
+
+    def _network(self, d: int, c: int) -> ContinuousTransformer:
+        names = set(Architecture.__dataclass_fields__) & set(self.settings())
+        return ContinuousTransformer(Architecture(d=d, c=c, **{name: getattr(self, name) for name in names}))
+
+    def _loss(self, batch: Batch, generator: Generator) -> Tensor:
+        points = seen = batch.points
+        picked = pick_points(points.tokens, self.picked, generator)
+        if self.augmentation > 0:  # on what the network sees, never on its target
+            noise = torch.randn(points.values.shape, generator=generator, dtype=torch.float64)
+            noisy = points.values + self.augmentation * noise.to(points.values)
+            seen = Context(points.coords, noisy, points.observed)
+        return self._error(disguise(seen, picked, self.mask_constant, generator), points, picked)
+
+    def _error(self, shown: Context, points: Context, picked: Tensor) -> Tensor:
+        """Mean squared error at the observed channels of the picked points."""
+        no_queries = (series.constant(x[:, :0]) for x in (points.coords, points.values))
+        answers, _ = self.network_(shown, *no_queries)
+        return data_term(answers, points.values, points.observed & picked[..., None], 2.0)
+
+    def _validation(self, held_out: Batch) -> Callable[[], float]:
+        """Error on fixed picked points, all of them constants: nothing to copy, as at prediction."""
+        generator = torch.Generator().manual_seed(self.seed)
+        patterns = max(1, min(16, 128 // len(held_out)))
+        points = held_out[torch.arange(len(held_out)).repeat(patterns)].points
+        picked = pick_points(points.tokens, self.picked, generator)
+        shown = disguise(points, picked, self.mask_constant, generator, shares=(1.0, 0.0))
+        indices = as_batches(len(picked), TOKENS_PER_PASS // picked.shape[1])
+
+        @torch.no_grad()
+        def score() -> float:
+            errors = [float(self._error(_some(shown, i), _some(points, i), picked[i])) for i in indices]
+            return float(np.average(errors, weights=[len(i) for i in indices]))
+
+        return score
+
+    @torch.no_grad()
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        data = self._batch(context)
+        x = torch.as_tensor(self.scaling_.coords(queries)).to(data.points.coords)
+        batch, m, _ = x.shape
+        size = min(self.together, m)
+        order = torch.arange(-(-m // size) * size).reshape(-1, size)  # one row a sequence, the last filled up
+        exists = (order < m).to(x.device)
+        row = torch.arange(batch).repeat_interleave(len(order))
+        column = torch.arange(len(order)).repeat(batch)
+        answers = []
+        for index in as_batches(len(row), TOKENS_PER_PASS // (context.n + size)):
+            at = x[row[index, None], order[column[index]].clamp_max(m - 1)]  # (sequences, size, d)
+            constant = series.constant(at.new_full((*at.shape[:2], context.c), self.mask_constant))
+            points, real = data[row[index]].points, exists[column[index]]
+            answers.append(self.network_(points, series.constant(at), constant, exists=real)[1].value)
+        y = torch.cat(answers).reshape(batch, -1, context.c)[:, :m]
+        return self.scaling_.values(y.cpu().double().numpy())
+
+
+def pick_points(tokens: Bool[Tensor, "B n"], fraction: float, generator: Generator) -> Bool[Tensor, "B n"]:
+    """Pick a random ``fraction`` of each sample's points: at least one, never all of two or more.
+
+    A count that is no integer is rounded up or down at random, so that the mean is right for any n.
+    """
+    count = tokens.sum(1, keepdim=True)
+    chance = torch.rand(len(tokens), 1, generator=generator, dtype=torch.float64).to(tokens.device)
+    wanted = torch.floor(fraction * count.double() + chance).long()
+    wanted = torch.minimum(wanted, count - 1).clamp_min(1)
+    scores = torch.rand(tokens.shape, generator=generator).to(tokens.device)
+    rank = scores.masked_fill(~tokens, 2.0).argsort(1).argsort(1)
+    return (rank < wanted) & tokens
+
+
+def disguise(
+    points: Context,
+    picked: Bool[Tensor, "B n"],
+    constant: float,
+    generator: Generator,
+    shares: tuple[float, float] = (TO_CONSTANT, TO_OTHER),
+) -> Context:
+    """Make what the network sees: picked points become the constant, another point's value, or stay.
+
+    A constant fills every channel, also unobserved ones, exactly as a query does; another point brings its
+    missing channels along.
+    """
+    fate = torch.rand(picked.shape, generator=generator).to(picked.device)
+    to_constant = (picked & (fate < shares[0]))[..., None]
+    to_other = (picked & (fate >= shares[0]) & (fate < sum(shares)))[..., None]
+    other = _random_points(points.tokens, generator)
+    values = torch.where(to_other, points.values[other], points.values)
+    observed = torch.where(to_other, points.observed[other], points.observed)
+    return Context(points.coords, values.masked_fill(to_constant, constant), observed | to_constant)
+
+
+def _random_points(tokens: Bool[Tensor, "B n"], generator: Generator) -> tuple[Tensor, Tensor]:
+    """Draw an existing point of a random sample for each place: sample and point numbers, (B, n) each."""
+    sample = torch.randint(len(tokens), tokens.shape, generator=generator).to(tokens.device)
+    chance = torch.rand(tokens.shape, generator=generator, dtype=torch.float64).to(tokens.device)
+    number = (chance * tokens.sum(1)[sample]).long()
+    existing = (~tokens).long().argsort(dim=1, stable=True)  # the existing points of each sample come first
+    return sample, existing[sample, number]
+
+
+def _some(points: Context, index: Tensor) -> Context:
+    return Context(points.coords[index], points.values[index], points.observed[index])

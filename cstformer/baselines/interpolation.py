@@ -1,0 +1,268 @@
+r"""Rivals without a network: mean, nearest point, straight lines, cubic spline, Gaussian process.
+
+All work per sample and channel, on the observed values only; a channel that a sample never observed gets its
+training mean. Outside the observed range lines and splines are held constant, as every start of CST is: a
+cubic continued beyond its last knot soon leaves the data. The Gaussian process returns to the mean
+there.
+
+Patch tokens (samples with a layout) are interpolated as frames in time by `frame_start`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.interpolate
+import scipy.spatial
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cstformer import series
+from cstformer.baselines.base import Baseline, warn_outside
+from cstformer.errors import CSTError
+from cstformer.frame_start import frame_series, frame_start
+from cstformer.gaussian_process import Kernel, fit_kernel, posterior_variance, posterior_weights
+from cstformer.interpolation import make_start
+from cstformer.samples import Samples
+from cstformer.scaling import as_batches
+from cstformer.transformer import Context
+
+NUMBERS_PER_PASS = 2**22  # entries of a queries × points matrix: bounds the memory
+Reader = Callable[[Context], Callable[[Tensor], Tensor]]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Mean(Baseline):
+    """The mean of all training values, a constant per channel.
+
+    >>> train = Samples([0.0, 1.0], [[1.0, 2.0], [3.0, 6.0]])
+    >>> Mean().fit(train).predict(train, [0.3])[:, 0, 0].tolist()
+    [3.0, 3.0]
+    """
+
+    name: ClassVar[str] = "mean"
+    label: ClassVar[str] = "Mean"
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        count = np.maximum(samples.observed.sum((0, 1)), 1)
+        self.mean_ = samples.values.sum((0, 1)) / count  # what is not observed is stored as zero
+
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        return np.tile(self.mean_, (*queries.shape[:2], 1))
+
+    def _description(self) -> dict[str, Any]:
+        return {"mean": self.mean_.tolist()}
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        self.mean_ = np.asarray(about["mean"], dtype=float)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CopyNearest(Baseline):
+    """The value of the nearest observed point, all axes scaled to the training domain.
+
+    >>> train = Samples([0.0, 1.0], [[1.0, 2.0], [3.0, 6.0]])
+    >>> CopyNearest().fit(train).predict(train, [0.3])[:, 0, 0].tolist()
+    [1.0, 3.0]
+    """
+
+    name: ClassVar[str] = "nearest"
+    label: ClassVar[str] = "Nearest point"
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        pass
+
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        out = np.tile(self.scaling_.mean, (*queries.shape[:2], 1))
+        points, at = self.scaling_.coords(context.coords), self.scaling_.coords(queries)
+        for i, channels, seen in _channel_groups(context):
+            nearest = scipy.spatial.cKDTree(points[i, seen]).query(at[i])[1]
+            out[i][:, channels] = context.values[i, seen][nearest][:, channels]
+        return out
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Field(Baseline):
+    """What the Gaussian process and the splines share: the way from samples to tensors and back."""
+
+    def _answers(self, context: Samples, queries: np.ndarray, reader: Reader) -> np.ndarray:
+        """Read ``reader`` (context → coordinates → standardised values) in pieces that fit the memory."""
+        data = self.scaling_.batch(context, torch.float64, torch.device("cpu"))
+        at = torch.as_tensor(self.scaling_.coords(queries))
+        m, n = queries.shape[1], context.n
+        chunk = max(1, NUMBERS_PER_PASS // n)
+        rows = []
+        for index in as_batches(len(data), NUMBERS_PER_PASS // (n * max(n, min(m, chunk)))):
+            read = reader(data[index].points)
+            rows.append(torch.cat([read(x) for x in at[index].split(chunk, 1)], 1))
+        return torch.cat(rows).numpy()
+
+    def _start(self, kind: str, kernel: Kernel | None = None) -> Reader:
+        """Reader that is a start of CST."""
+
+        def reader(points: Context) -> Callable[[Tensor], Tensor]:
+            if self.layout_ is None:
+                start = make_start(kind, points.coords, points.values, points.observed, kernel)
+            else:
+                pixels = (self.scaling_.low[1:], self.scaling_.span[1:])
+                start = frame_start(kind, points, self.layout_, pixels, kernel)
+            return lambda x: start(series.constant(x)).value
+
+        return reader
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Interpolation(_Field):
+    """Curves through the points of each sample; in d > 1 the polyharmonic spline of the same smoothness."""
+
+    start: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def _curve(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Values (m, k) at times (m,) within the knots (n,), increasing, from values (n, k), n ≥ 2."""
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        pass
+
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        if context.d > 1:
+            return self.scaling_.values(self._answers(context, queries, self._start(self.start)))
+        out = np.tile(self.scaling_.mean, (*queries.shape[:2], 1))
+        for i, channels, seen in _channel_groups(context):
+            t, y = context.coords[i, seen, 0], context.values[i, seen][:, channels]
+            at = np.clip(queries[i, :, 0], t[0], t[-1])
+            out[i][:, channels] = self._curve(t, y, at) if len(t) > 1 else y
+        return out
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearInterpolation(_Interpolation):
+    """Straight lines between neighbours.
+
+    >>> train = Samples([0.0, 1.0, 2.0], [[1.0, 2.0, 0.0]])
+    >>> LinearInterpolation().fit(train).predict(train, [0.5, 1.5]).ravel().tolist()
+    [1.5, 1.0]
+    """
+
+    name: ClassVar[str] = "linear"
+    label: ClassVar[str] = "Linear interpolation"
+    start: ClassVar[str] = "linear"
+
+    @staticmethod
+    def _curve(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.stack([np.interp(at, t, channel) for channel in y.T], axis=-1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CubicSpline(_Interpolation):
+    """Cubic spline with not-a-knot ends, SciPy's default (two points: a line, three: a parabola).
+
+    In d > 1 it is the polyharmonic spline r³, for frames the natural cubic spline in time.
+
+    >>> t = np.arange(5.0)
+    >>> train = Samples(t, (t**3)[None])
+    >>> CubicSpline().fit(train).predict(train, [1.5]).round(9).item()
+    3.375
+    """
+
+    name: ClassVar[str] = "cubic"
+    label: ClassVar[str] = "Cubic spline"
+    start: ClassVar[str] = "cubic"
+
+    @staticmethod
+    def _curve(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return scipy.interpolate.CubicSpline(t, y)(at)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GaussianProcess(_Field):
+    """Posterior mean and variance of one Gaussian process, its kernel fitted on all training samples.
+
+    The kernel and its noise maximise the marginal likelihood (`gaussian_process`); values are standardised
+    and coordinates scaled first. Each sample and channel is an independent draw.
+    """
+
+    name: ClassVar[str] = "gp"
+    label: ClassVar[str] = "Gaussian process"
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        data = self.scaling_.batch(samples, torch.float64, torch.device("cpu"))
+        if self.layout_ is None:
+            coords, values, mask = _one_mask(data.points)
+            some = mask.any(1)
+            coords, values, mask = coords[some], values[some], mask[some]
+        else:
+            pixels = (self.scaling_.low[1:], self.scaling_.span[1:])
+            coords, values, mask = frame_series(data, self.layout_, pixels)
+        self.kernel_ = fit_kernel(coords, values, mask, self.seed)
+
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        reader = self._mean if self.layout_ is None else self._start("smooth", self.kernel_)
+        return self.scaling_.values(self._answers(context, queries, reader))
+
+    def predict_variance(self, context: Samples, at: Any) -> Float[np.ndarray, "N m c"]:
+        """Posterior variance of the noise-free function at ``at``, in the user's units squared."""
+        context, queries = self._inputs(context, at)
+        if self.layout_ is not None:
+            raise CSTError("GaussianProcess has no variance for patch tokens; use predict")
+        warn_outside(queries, self.scaling_, self.names_["coord_names"])
+        return self._answers(context, queries, self._variance) * self.scaling_.sd**2
+
+    def _mean(self, points: Context) -> Callable[[Tensor], Tensor]:
+        coords, values, mask = _one_mask(points)
+        weights = posterior_weights(self.kernel_, coords, values, mask)
+
+        def read(x: Tensor) -> Tensor:
+            x = x.repeat_interleave(len(coords) // len(x), 0)
+            return _unfold(self.kernel_.covariance(series.constant(x), coords).value @ weights, points)
+
+        return read
+
+    def _variance(self, points: Context) -> Callable[[Tensor], Tensor]:
+        coords, values, mask = _one_mask(points)
+
+        def read(x: Tensor) -> Tensor:
+            x = x.repeat_interleave(len(coords) // len(x), 0)
+            variance = posterior_variance(self.kernel_, coords, mask, x).clamp_min(0)[..., None]
+            return _unfold(variance.expand(-1, -1, values.shape[-1]), points)
+
+        return read
+
+    def _description(self) -> dict[str, Any]:
+        return {"kernel": dataclasses.asdict(self.kernel_)}
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        kernel = dict(about["kernel"])
+        self.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
+
+
+def _channel_groups(context: Samples) -> Iterator[tuple[int, np.ndarray, Bool[np.ndarray, " n"]]]:
+    """(sample, channels observed at the same points, those points), for all channels observed at all."""
+    for i, seen in enumerate(context.observed):
+        masks, group = np.unique(seen, axis=1, return_inverse=True)
+        for k, mask in enumerate(masks.T):
+            if mask.any():
+                yield i, np.flatnonzero(group.reshape(-1) == k), mask
+
+
+def _one_mask(points: Context) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates, values and mask (B', n): channels with different points become samples of their own."""
+    coords, values, observed = points.coords, points.values, points.observed
+    if bool((observed == observed[..., :1]).all()):
+        return coords, values, points.tokens
+    fold = lambda x: x.transpose(1, 2).flatten(0, 1)  # noqa: E731
+    return coords.repeat_interleave(values.shape[-1], 0), fold(values)[..., None], fold(observed)
+
+
+def _unfold(y: Tensor, points: Context) -> Tensor:
+    """Answers (B, m, c) from what `_one_mask` made of a batch: (B, m, c) or (B·c, m, 1)."""
+    batch = len(points.coords)
+    return y if len(y) == batch else y.squeeze(-1).unflatten(0, (batch, -1)).transpose(1, 2)

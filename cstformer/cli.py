@@ -1,0 +1,431 @@
+"""The command ``cst``: every subcommand is a function, every setting of CST a flag.
+
+Bad input ends with exit code 2 and one readable line. Heavy libraries are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cstformer.errors import CSTError, unknown
+
+EXPERIMENTS = ("spirals",)
+
+
+class Parser(argparse.ArgumentParser):
+    """ArgumentParser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and leave with code 2."""
+        print(f"cst: error: {message} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    warnings.showwarning = lambda message, *_, **__: print(f"cst: warning: {message}", file=sys.stderr)
+    parser = build_parser()
+    args, extra = parser.parse_known_args(argv)
+    try:
+        if extra:
+            raise _unknown_option(extra[0], parser, args)
+        return args.run(args) or 0
+    except CSTError as error:
+        print(f"cst: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cst: interrupted; finished work is on disk, run the same command to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their flags."""
+    from cstformer import __version__
+
+    parser = Parser(
+        prog="cst",
+        description="Continuous Spatiotemporal Transformer: learn continuous dynamics from noisy, sparse, irregular "
+        "samples, then ask for values and derivatives anywhere.",
+        epilog="Start with: cst data show FILE; cst fit FILE --out model; cst predict model FILE --at queries.csv --out out.csv",
+    )
+    parser.add_argument("--version", action="version", version=f"cstformer {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_fit(commands)
+    _add_predict(commands)
+    _add_data(commands)
+    _add_run(commands)
+    _add_report(commands)
+    return parser
+
+
+def _unknown_option(option: str, parser: argparse.ArgumentParser, args: argparse.Namespace) -> CSTError:
+    known = sorted(o for o in args.parser._option_string_actions if o.startswith("--"))
+    near = difflib.get_close_matches(option.split("=")[0], known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return CSTError(f"unknown option {option}{hint} (see `{args.parser.prog} --help`)")
+
+
+def _command(commands, name: str, text: str, run, epilog: str = "") -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=run, parser=parser)
+    parser.allow_abbrev = False
+    return parser
+
+
+# cst fit
+
+
+def _add_fit(commands) -> None:
+    from cstformer.settings import PRESETS, setting_fields
+
+    parser = _command(
+        commands,
+        "fit",
+        "train on your own file",
+        _fit,
+        "examples:\n  cst fit curves.csv --out model --max-minutes 5\n"
+        "  cst fit recording.nc --out model --window 2.0 --stride 1.0      (one long recording)\n"
+        "  cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5   (frames)",
+    )
+    parser.add_argument("train", metavar="TRAIN", help="npz, csv, tsv, parquet, nc or zarr samples; or a movie (tif, npz, npy, nc, zarr)")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="directory of the model; an interrupted fit resumes there")
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags win over it")
+    parser.add_argument("--preset", default="default", help=f"settings to start from: {', '.join(PRESETS)}")
+    parser.add_argument("--coords", metavar="A,B", help="coordinate columns of a table, or dims of a grid")
+    parser.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
+    parser.add_argument("--patch", metavar="H,W", help="treat TRAIN as a movie and cut frames into such patches (default 8,8)")
+    parser.add_argument("--window", type=float, help="cut a long recording into windows: frames of a movie, else coordinate units")
+    parser.add_argument("--stride", type=float, help="step between windows (default: half a window)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    group = parser.add_argument_group("settings of the model and its training")
+    for name, field in setting_fields().items():
+        choices = f" [{', '.join(field.metadata['choices'])}]" if field.metadata["choices"] else ""
+        default = str(field.default).replace("%", "%%")
+        text = f"{field.metadata['help']}{choices} (default {default})".replace("%", "%%")
+        group.add_argument(f"--{name.replace('_', '-')}", dest=f"setting_{name}", metavar="X", help=text)
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """A setting from its text on the command line or in a file.
+
+    >>> parse_setting("order", "3"), parse_setting("mu", "auto"), parse_setting("p", "inf"), parse_setting("root", "true")
+    (3, 'auto', inf, True)
+    """
+    from cstformer.settings import setting_fields
+
+    kind = str(setting_fields()[name].type)
+    if "None" in kind and text.lower() == "none":
+        return None
+    if kind == "bool":
+        if text.lower() not in ("true", "false"):
+            raise CSTError(f"--{name.replace('_', '-')} {text}: say true or false")
+        return text.lower() == "true"
+    for number in (int, float):
+        if number.__name__ in kind:
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    if "str" in kind:
+        return text
+    raise CSTError(f"--{name.replace('_', '-')} {text}: expected {kind.replace(' | ', ' or ')}")
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    from cstformer.settings import check_settings, preset, setting_fields
+
+    settings = preset(args.preset)
+    if args.config:
+        settings |= _read_config(args.config)
+    for name in setting_fields():
+        text = getattr(args, f"setting_{name}")
+        if text is not None:
+            settings[name] = parse_setting(name, text)
+    check_settings(settings)
+    return settings
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CSTError(f"cannot read --config {path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise CSTError(f"--config {path} must hold 'setting: value' lines")
+    return {str(k).replace("-", "_"): v for k, v in content.items()}
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from cstformer.checkpoint import DESCRIPTION
+    from cstformer.estimator import CST
+
+    settings = _settings(args)
+    samples = _training_samples(args)
+    out = Path(args.out)
+    if out.exists() and not (out / DESCRIPTION).exists() and (not out.is_dir() or any(out.iterdir())):
+        raise CSTError(f"--out {out} exists and is not a cstformer model; it is left as it is")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    state = out.with_name(out.name + ".training")
+    model = CST(**settings)
+    if not args.quiet:
+        print(f"fitting {samples}")
+    model.fit(samples, state=state, progress=not args.quiet)
+    model.save(out)
+    if model.report_.ended not in ("interrupted", "cap"):
+        state.unlink(missing_ok=True)
+    if not args.quiet:
+        print(model.report_.sentence(model))
+        print(f"estimated noise {model.kernel_.noise:.3g} of the values' sd; {model.n_parameters_:,} weights; saved to {out}")
+    if model.report_.ended == "interrupted":
+        print("cst: interrupted; best weights so far saved, run the same command to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _training_samples(args: argparse.Namespace):
+    from cstformer.patches import frames_to_samples, is_movie, load_movie
+    from cstformer.samples import Samples
+
+    if args.patch is not None or is_movie(args.train):
+        patch = _numbers(args.patch or "8,8", "--patch", 2)
+        window = int(args.window or 10)
+        stride = int(args.stride or max(1, window // 2))
+        movie, times = load_movie(args.train)
+        return frames_to_samples(movie, patch, min(window, len(movie)), stride, times=times)
+    samples = Samples.load(args.train, **_columns(args))
+    if args.window is not None:
+        samples = samples.windows(args.window, args.stride or args.window / 2)
+    elif args.stride is not None:
+        raise CSTError("--stride needs --window, the length of the pieces")
+    return samples
+
+
+def _columns(args: argparse.Namespace) -> dict[str, list[str]]:
+    return {k: getattr(args, k).split(",") for k in ("coords", "values") if getattr(args, k, None)}
+
+
+def _numbers(text: str, option: str, count: int | None = None) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(x) for x in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or (count and len(numbers) != count):
+        raise CSTError(f"{option} {text}: give {count or 'some'} whole numbers with commas between them")
+    return numbers
+
+
+# cst predict
+
+
+def _add_predict(commands) -> None:
+    parser = _command(
+        commands,
+        "predict",
+        "ask a trained model for values or derivatives anywhere",
+        _predict,
+        "examples:\n  cst predict model curves.csv --at queries.csv --out answers.csv\n"
+        "  cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz\n"
+        "  cst predict model movie.tif --at 0,0.5,1 --out frames.npz      (movie: times)",
+    )
+    parser.add_argument("model", metavar="MODEL", help="directory written by `cst fit`")
+    parser.add_argument("context", metavar="CONTEXT", help="the observed points (or the movie) to answer from")
+    parser.add_argument("--at", required=True, metavar="QUERY", help="file with coords, or numbers with commas (one axis, or the times of a movie)")
+    parser.add_argument("--out", required=True, metavar="FILE", help="npz, csv, parquet, nc or zarr; a movie goes to npz")
+    parser.add_argument("--derivative", metavar="K,…", help="order along each axis, e.g. 1,0,0")
+    parser.add_argument("--coords", metavar="A,B", help="coordinate columns of CONTEXT")
+    parser.add_argument("--values", metavar="A,B", help="value columns of CONTEXT")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+
+
+def _predict(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from cstformer.derivatives import check_multi_index
+    from cstformer.estimator import CST
+    from cstformer.files import atomic_path
+    from cstformer.patches import is_movie, load_movie
+    from cstformer.queries import load_queries, predict_movie, predict_samples
+    from cstformer.samples import Samples
+
+    model = CST.load(args.model)
+    d = model.network_.architecture.d
+    text = args.derivative or ",".join("0" * d)
+    index = check_multi_index(_numbers(text, "--derivative"), d)
+    if model.layout_ is not None and (is_movie(args.context) or args.context.endswith((".nc", ".zarr"))):
+        if not args.out.endswith(".npz"):
+            raise CSTError(f"--out {args.out}: a predicted movie is written as .npz (values, times)")
+        movie, times = load_movie(args.context)
+        at = _times(args.at)
+        frames = predict_movie(model, movie, times, at, index)
+        with atomic_path(args.out) as temporary:
+            np.savez(temporary, values=frames if movie.ndim == 4 else frames[..., 0], times=at)
+        shape: tuple[int, ...] = frames.shape
+    else:
+        context = Samples.load(args.context, **_columns(args))
+        if Path(args.at).suffix:
+            coords, real = load_queries(args.at, context)
+        else:
+            inline = _times(args.at)
+            coords = np.broadcast_to(inline[:, None], (len(context), len(inline), 1))
+            real = np.ones(coords.shape[:2], dtype=bool)
+        answer = predict_samples(model, context, coords, real, index)
+        answer.save(args.out)
+        shape = answer.values.shape
+    if not args.quiet:
+        print(f"wrote {args.out}: {' × '.join(map(str, shape))} values")
+    return 0
+
+
+def _times(text: str):
+    """Times from ``0,0.5,1`` or from a file with times or one coordinate column."""
+    import numpy as np
+
+    from cstformer.files import read_npz
+    from cstformer.sample_files import read_table
+
+    path = Path(text)
+    if path.suffix == ".npz":
+        arrays = read_npz(path)
+        key = next((k for k in ("times", "t", "time", "coords") if k in arrays), None)
+        if key is None:
+            raise CSTError(f"{path} has no key 'times' but {', '.join(arrays)}")
+        return np.unique(np.asarray(arrays[key], dtype=float).reshape(-1, arrays[key].shape[-1] if arrays[key].ndim > 1 else 1)[:, 0])
+    if path.suffix in (".csv", ".tsv", ".parquet"):
+        return np.asarray(read_table(path).iloc[:, 0], dtype=float)
+    try:
+        return np.array([float(x) for x in text.split(",")])
+    except ValueError:
+        raise CSTError(f"--at {text}: neither a file (npz, csv, …) nor numbers with commas between them") from None
+
+
+# cst data
+
+
+def _add_data(commands) -> None:
+    data = commands.add_parser("data", help="describe and make data files", description="describe and make data files")
+    kinds = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    show = _command(kinds, "show", "describe a file of samples or a movie", _show)
+    show.add_argument("file", metavar="FILE")
+    show.add_argument("--coords", metavar="A,B", help="coordinate columns of a table, or dims of a grid")
+    show.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
+    make = kinds.add_parser("make", help="generate a data set", description="generate a data set")
+    sets = make.add_subparsers(title="data sets", required=True, metavar="SET")
+    spirals = _command(sets, "spirals", "the paper's integral-equation spirals", _make_spirals)
+    spirals.add_argument("--out", required=True, metavar="FILE", help="npz, csv, parquet, nc or zarr")
+    spirals.add_argument("--curves", type=int, default=500)
+    spirals.add_argument("--points", type=int, default=100, help="points on the grid of each curve")
+    spirals.add_argument("--observed", type=int, help="keep only so many points of each curve")
+    spirals.add_argument("--irregular", action="store_true", help="each curve keeps its own points")
+    spirals.add_argument("--seed", type=int, default=0)
+    spirals.add_argument("--noise", type=float, default=0.0, help="further N(0, NOISE) on the values (the paper: 0.1)")
+    spirals.add_argument("--observation-noise", type=float, default=0.02, help="noise of the published file")
+    spirals.add_argument("--no-monte-carlo", action="store_true", help="without the published solver's Monte-Carlo noise")
+    spirals.add_argument("--converged", action="store_true", help="solve to convergence instead of the published 5 + 1 updates")
+
+
+def _show(args: argparse.Namespace) -> int:
+    from cstformer.patches import is_movie, load_movie
+    from cstformer.samples import Samples
+
+    if is_movie(args.file):
+        movie, times = load_movie(args.file)
+        clock = "no times" if times is None else f"times {times[0]:g} to {times[-1]:g}"
+        print(f"movie of {len(movie)} frames of {' × '.join(map(str, movie.shape[1:]))} ({movie.dtype}), {clock}")
+        print(f"values {movie.min():.4g} to {movie.max():.4g}")
+        print(f"next: cst fit {args.file} --out model --patch 8,8 --window 10 --stride 5")
+        return 0
+    print(Samples.load(args.file, **_columns(args)).describe())
+    return 0
+
+
+def _make_spirals(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from cstformer.datasets.spirals import irregular_indices, make_spirals, regular_indices
+    from cstformer.samples import Samples
+
+    made = make_spirals(
+        args.curves,
+        args.points,
+        args.seed,
+        observation_noise=args.observation_noise,
+        monte_carlo_noise=not args.no_monte_carlo,
+        converged=args.converged,
+    )
+    values = made.values + args.noise * np.random.default_rng([args.seed, 1]).normal(size=made.values.shape)
+    keep = args.observed or args.points
+    if not 2 <= keep <= args.points:
+        raise CSTError(f"--observed {keep}: keep between 2 and --points {args.points} points")
+    if args.irregular:
+        index = irregular_indices(args.curves, args.points, keep, args.seed)
+    else:
+        index = np.tile(regular_indices(args.points, keep), (args.curves, 1))
+    samples = Samples(
+        made.times[index],
+        np.take_along_axis(values, index[..., None], 1),
+        coord_names=["t"],
+        value_names=["y1", "y2"],
+    )
+    samples.save(args.out)
+    print(f"wrote {args.out}: {samples}")
+    return 0
+
+
+# cst run, cst report
+
+
+def _add_run(commands) -> None:
+    parser = _command(
+        commands,
+        "run",
+        "run an experiment of the paper",
+        _run,
+        f"experiments: {', '.join(EXPERIMENTS)}\nAn interrupted run goes on where it stopped; rows that are done are not done again.",
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--preset", default="default", help="smoke (seconds), default (two cores, an hour) or paper")
+    parser.add_argument("--out", metavar="DIR", help="where results go (default runs/EXPERIMENT-PRESET)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--models", help="only these rows, names with commas; `all` for every one")
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _run(args: argparse.Namespace) -> int:
+    import importlib
+
+    from cstformer.experiments.base import run_experiment
+
+    if args.experiment not in EXPERIMENTS:
+        raise unknown("experiment", args.experiment, EXPERIMENTS)
+    module = importlib.import_module(f"cstformer.experiments.{args.experiment.replace('-', '_')}")
+    out = Path(args.out or f"runs/{args.experiment}-{args.preset}")
+    models = None if args.models in (None, "all") else args.models.split(",")
+    run_experiment(module.EXPERIMENT, args.preset, out, args.seed, models, quiet=args.quiet)
+    return 0
+
+
+def _add_report(commands) -> None:
+    parser = _command(commands, "report", "make the self-contained report.html of a run", _report)
+    parser.add_argument("run_directory", metavar="RUN", help="directory written by `cst run`")
+
+
+def _report(args: argparse.Namespace) -> int:
+    from cstformer.report.page import write_report
+
+    print(f"wrote {write_report(Path(args.run_directory))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

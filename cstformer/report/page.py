@@ -1,0 +1,140 @@
+"""One self-contained HTML page per run: opens from disk, loads nothing, prints well."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from cstformer.errors import CSTError
+from cstformer.files import atomic_path
+from cstformer.report.tables import (
+    TEST_COLUMNS,
+    Group,
+    command_of,
+    describe_machine,
+    format_duration,
+    format_number,
+    groups,
+    lines_of_tests,
+    load_result,
+)
+
+IMAGE_TYPES = {
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+}
+
+
+def write_report(run_dir: str | os.PathLike[str]) -> Path:
+    """Write `report.html` into a run's folder from its `result.json` and figures; return its path."""
+    folder = Path(run_dir)
+    result = load_result(folder)
+    target = folder / "report.html"
+    text = render_page(result, folder)
+    with atomic_path(target) as tmp:
+        tmp.write_text(text, encoding="utf-8")
+    return target
+
+
+def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> str:
+    """Make the page's text; figures are read from ``folder`` and put into it."""
+    # Every text of a result is foreign: it is escaped, wherever it stands.
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = resources.files("cstformer.report").joinpath("page.html").read_text(encoding="utf-8")
+    tables = groups(result)
+    facts = {
+        "experiment": result["experiment"],
+        "preset": result["preset"],
+        "seed": format_number(result["seed"]),
+        "time": format_duration(result["seconds"]),
+        "machine": describe_machine(result["machine"]),
+    }
+    return environment.from_string(template).render(
+        title=result["experiment"],
+        facts=facts,
+        headlines=[line for line in map(headline, tables) if line],
+        tables=tables,
+        test_columns=TEST_COLUMNS,
+        tests=lines_of_tests(result),
+        figures=[_figure(entry, Path(folder)) for entry in result["figures"]],
+        notes=result.get("notes", []),
+        command=command_of(result),
+        settings=flatten(result["settings"]),
+        versions=flatten(result["versions"]),
+    )
+
+
+def headline(group: Group) -> dict[str, str] | None:
+    """Say who wins the first metric of a condition; None where nobody competes."""
+    if len(group.columns) < 2:
+        return None
+    winners = [line for line in group.lines if line[1].best]
+    if not winners:
+        return None
+    paper = ""
+    if "paper" in group.columns:
+        paper = winners[0][group.columns.index("paper")].text
+    return {
+        "condition": group.condition,
+        "metric": group.columns[1],
+        "model": ", ".join(line[0].text for line in winners),
+        "value": winners[0][1].text,
+        "paper": paper.strip("–"),
+    }
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """List nested settings as (dotted name, text).
+
+    >>> flatten({"model": {"width": 64, "norm": "pre"}, "sizes": [1, 2], "mu": None})
+    [('model.width', '64'), ('model.norm', 'pre'), ('sizes', '[1, 2]'), ('mu', '–')]
+    """
+    lines: list[tuple[str, str]] = []
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            lines += flatten(value, f"{prefix}{key}.")
+        elif value is None:
+            lines.append((f"{prefix}{key}", "–"))
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            lines.append((f"{prefix}{key}", text))
+    return lines
+
+
+def _figure(entry: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Read one figure as a data URI."""
+    path = folder / entry["file"]
+    # A result may come from elsewhere: it must not pull other files of this disk into a page that is shared.
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CSTError(f"the figure {entry['file']!r} lies outside of {folder}; figures belong into the run")
+    kind = IMAGE_TYPES.get(path.suffix.lower())
+    if kind is None:
+        raise CSTError(f"the figure {entry['file']!r} is none of {', '.join(IMAGE_TYPES)}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CSTError(
+            f"cannot read the figure {path}: {error.strerror or error}; run the experiment again to make it"
+        ) from error
+    if not content:
+        raise CSTError(f"the figure {path} is empty; run the experiment again to make it")
+    title, caption = (str(entry.get(key) or "") for key in ("title", "caption"))
+    return {
+        "source": f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}",
+        "title": title,
+        "caption": caption,
+        "alternative": title or caption or path.stem,
+    }

@@ -1,0 +1,379 @@
+"""Tables of a `result.json`: for the console, for RESULTS.md and for the page, all with the same cells."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rich.table import Table
+from rich.text import Text
+
+from cstformer.errors import CSTError
+from cstformer.files import atomic_path, readable
+
+MISSING = "–"
+
+# What a result must have, and of which type; `notes` and `command` may be there too.
+CONTRACT: dict[str, type | tuple[type, ...]] = {
+    "experiment": str,
+    "preset": str,
+    "seed": (int, type(None)),
+    "settings": dict,
+    "versions": dict,
+    "machine": (str, dict),
+    "seconds": (int, float),
+    "table": list,
+    "tests": list,
+    "figures": list,
+}
+
+HIGHER_IS_BETTER = ("r2", "r²", "accuracy", "correlation", "psnr", "ssim")
+
+# Rows that no system could win against, or that are the yardstick itself.
+YARDSTICKS = ("truth", "noise-free", "floor")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One formatted cell; ``best`` if it wins its column."""
+
+    text: str
+    best: bool = False
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one condition: the first column is the model."""
+
+    condition: str
+    columns: list[str]
+    lines: list[list[Cell]]
+
+
+# Numbers ----------------------------------------------------------------------------------------------------
+
+
+def format_number(x: object, digits: int = 3) -> str:
+    """Write a number with ``digits`` significant digits; whole numbers in full; "–" if there is none.
+
+    >>> [format_number(x) for x in (0.038591, 818_000, 1.5e-7, 12.0, None, float("nan"))]
+    ['0.0386', '818,000', '1.50e-7', '12.0', '–', '–']
+    """
+    if isinstance(x, bool) or not isinstance(x, int | float):
+        return MISSING if x is None else str(x)
+    if not math.isfinite(x):
+        return MISSING if math.isnan(x) else ("∞" if x > 0 else "−∞")
+    if isinstance(x, int):
+        return f"{x:,}"
+    if x == 0:
+        return "0"
+    if not 1e-3 <= abs(x) < 1e6:
+        mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{x:,.{max(digits - 1 - _exponent(x), 0)}f}"
+
+
+def format_value(mean: object, std: object = None) -> str:
+    """Write mean ± standard deviation, as many digits as the deviation can carry.
+
+    >>> format_value(0.029812, 0.004071), format_value(4.88e-5, 2.1e-6), format_value(0.03859)
+    ('0.0298 ± 0.0041', '(4.88 ± 0.21)e-5', '0.03859')
+    """
+    if not _is_number(mean) or not _is_number(std) or not std:
+        return format_number(float(mean) if _is_number(mean) else mean, 4)
+    scale = _exponent(max(abs(mean), abs(std)))
+    if -3 <= scale < 6:
+        return _plus_minus(mean, std)
+    return f"({_plus_minus(mean / 10.0**scale, std / 10.0**scale)})e{scale}"
+
+
+def _plus_minus(mean: float, std: float) -> str:
+    decimals = max(1 - _exponent(std), 0)
+    if mean and decimals - 1 > 4 - _exponent(mean):  # a deviation far below the mean is written by itself
+        return f"{format_number(float(mean), 5)} ± {format_number(float(std), 2)}"
+    if mean:  # and a mean far below its deviation keeps two digits
+        decimals = max(decimals, 1 - _exponent(mean) if _exponent(mean) >= -5 else 0)
+    return f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
+
+
+def _exponent(x: float) -> int:
+    return math.floor(math.log10(abs(x)))
+
+
+def _is_number(x: object) -> TypeGuard[float]:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
+
+
+def format_p(p: object) -> str:
+    """Write a P value as papers do.
+
+    >>> [format_p(p) for p in (3e-26, 0.00342, 0.0512, 0.7, None)]
+    ['< 0.0001', '0.0034', '0.051', '0.70', '–']
+    """
+    if not _is_number(p):
+        return MISSING
+    return "< 0.0001" if p < 1e-4 else format_number(float(p), 2) if p >= 1e-3 else f"{p:.4f}"
+
+
+def format_duration(seconds: object) -> str:
+    """Write a duration for people.
+
+    >>> [format_duration(s) for s in (0.42, 12.3, 723, 4000, None)]
+    ['0.42 s', '12.3 s', '12 min 3 s', '1 h 7 min', '–']
+    """
+    if not _is_number(seconds):
+        return MISSING
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    if round(seconds) < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
+# Reading ----------------------------------------------------------------------------------------------------
+
+
+def load_result(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read and check `result.json` in a run's folder; a `CSTError` says what is wrong with it."""
+    path = Path(run_dir) / "result.json"
+    if not path.is_file():
+        raise CSTError(
+            f"no result in {run_dir}: {path} does not exist; `cst run` writes it when a run is done"
+        )
+    with readable(path, "JSON"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        check_result(result)
+    return result
+
+
+def check_result(result: object) -> None:
+    """Refuse what does not have the shape of a `result.json`, and say where."""
+    if not isinstance(result, dict):
+        raise CSTError(f"a result is an object with {', '.join(CONTRACT)}; got {type(result).__name__}")
+    missing = [key for key in CONTRACT if key not in result]
+    if missing:
+        raise CSTError(f"the result lacks {', '.join(missing)}")
+    for key, kind in (*CONTRACT.items(), ("notes", list), ("command", str)):
+        if key in result and not isinstance(result[key], kind):
+            raise CSTError(
+                f"{key} of the result is {_short(result[key])}, which is not of type {_names(kind)}"
+            )
+    for i, row in enumerate(result["table"]):
+        _check_row(row, f"table[{i}]")
+    for key, required in (("tests", "name"), ("figures", "file")):
+        for i, entry in enumerate(result[key]):
+            if not isinstance(entry, dict) or not isinstance(entry.get(required), str):
+                raise CSTError(
+                    f"{key}[{i}] must be an object with the text {required!r}, got {_short(entry)}"
+                )
+
+
+def _check_row(row: object, where: str) -> None:
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("model", "condition")):
+        raise CSTError(f"{where} must be an object with the texts 'model' and 'condition', got {_short(row)}")
+    metrics = row.get("metrics")
+    if not isinstance(metrics, dict):
+        raise CSTError(f"{where}.metrics must be an object of name: {{mean, std, n}}, got {_short(metrics)}")
+    for name, metric in metrics.items():
+        mean = metric.get("mean", math.nan) if isinstance(metric, dict) else "none"
+        if mean is not None and (isinstance(mean, bool) or not isinstance(mean, int | float)):
+            raise CSTError(f"{where}.metrics[{name!r}] must have a number 'mean', got {_short(metric)}")
+
+
+def _names(kind: type | tuple[type, ...]) -> str:
+    return " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# Cells ------------------------------------------------------------------------------------------------------
+
+
+def groups(result: Mapping[str, Any]) -> list[Group]:
+    """Sort the table by condition, in the order in which conditions and models first appear."""
+    check_result(result)
+    conditions = dict.fromkeys(row["condition"] for row in result["table"])
+    return [_group(c, [row for row in result["table"] if row["condition"] == c]) for c in conditions]
+
+
+def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
+    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    columns: dict[str, list[Cell]] = {"model": [Cell(row["model"], number=False) for row in rows]}
+    for i, name in enumerate(metrics):
+        entries = [row["metrics"].get(name, {}) for row in rows]
+        winners = best_rows(name, [e.get("mean") for e in entries], [row["model"] for row in rows])
+        columns[name] = [
+            Cell(format_value(e.get("mean"), e.get("std")), best=j in winners) for j, e in enumerate(entries)
+        ]
+        if i == 0:  # the paper gives one number per row: the first metric's
+            columns["paper"] = [Cell(format_number(row.get("paper"), 4)) for row in rows]
+    sizes = {m["n"] for row in rows for m in row["metrics"].values() if m.get("n") is not None}
+    if len(sizes) == 1:
+        condition = f"{condition} (n = {sizes.pop():,})"
+    elif sizes:
+        sizes_of_rows = [
+            sorted({m["n"] for m in r["metrics"].values() if m.get("n") is not None}) for r in rows
+        ]
+        columns["n"] = [Cell(", ".join(map(format_number, s)) or MISSING) for s in sizes_of_rows]
+    columns["parameters"] = [Cell(format_number(row.get("parameters"))) for row in rows]
+    columns["training"] = [Cell(format_duration(row.get("train_seconds"))) for row in rows]
+    for optional in ("paper", "parameters", "training"):
+        if all(cell.text == MISSING for cell in columns.get(optional, [])):
+            columns.pop(optional, None)
+    return Group(condition, list(columns), [list(line) for line in zip(*columns.values(), strict=True)])
+
+
+def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> set[int]:
+    """Rows with the best mean: the lowest, for scores such as R² the highest, for roughness the nearest to 1.
+
+    Yardsticks (the truth itself, a noise floor) do not compete, and nobody wins alone.
+
+    >>> best_rows("error", [0.03, 0.02, 0.0], ["CST", "cubic", "truth"])
+    {1}
+    >>> best_rows("R2", [0.1, 0.7], ["a", "b"]), best_rows("roughness", [0.5, 1.2, 9], ["a", "b", "c"])
+    ({1}, {1})
+    """
+    name, badness = metric.casefold(), {}
+    for i, (mean, model) in enumerate(zip(means, models, strict=True)):
+        if not _is_number(mean) or any(word in model.casefold() for word in YARDSTICKS):
+            continue
+        if "roughness" in name:
+            badness[i] = abs(math.log(mean)) if mean > 0 else math.inf
+        else:
+            badness[i] = -mean if any(word in name for word in HIGHER_IS_BETTER) else mean
+    if len(badness) < 2:
+        return set()
+    return {i for i, value in badness.items() if value == min(badness.values())}
+
+
+TEST_COLUMNS = ["test", "condition", "statistic", "P", "effect", "n"]
+
+
+def lines_of_tests(result: Mapping[str, Any]) -> list[list[str]]:
+    """Format the statistical tests, a line each, under `TEST_COLUMNS`."""
+    return [
+        [
+            test["name"],
+            str(test.get("condition") or MISSING),
+            format_number(test.get("statistic"), 4),
+            format_p(test.get("p_value")),
+            format_number(test.get("effect")),
+            format_number(test.get("n")),
+        ]
+        for test in result["tests"]
+    ]
+
+
+def describe_machine(machine: str | Mapping[str, Any]) -> str:
+    """Write the machine in one line.
+
+    >>> describe_machine({"cpu": "EPYC", "cores": 2})
+    'cpu EPYC, cores 2'
+    """
+    return (
+        machine if isinstance(machine, str) else ", ".join(f"{key} {value}" for key, value in machine.items())
+    )
+
+
+def command_of(result: Mapping[str, Any]) -> str:
+    """Give the command that makes this result again; if it was not recorded, the one that must have been."""
+    seed = "" if result["seed"] is None else f" --seed {result['seed']}"
+    return result.get("command") or f"cst run {result['experiment']} --preset {result['preset']}{seed}"
+
+
+# Console and Markdown ---------------------------------------------------------------------------------------
+
+
+def console_table(result: Mapping[str, Any]) -> list[Table]:
+    """Tables for `rich`: one per condition, the best of each metric in bold, then one of the tests."""
+    tables = []
+    for group in groups(result):
+        table = Table(title=Text(group.condition, style="italic"), title_justify="left")
+        for column in group.columns:
+            table.add_column(Text(column), justify="left" if column == "model" else "right", overflow="fold")
+        for line in group.lines:
+            table.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in line))
+        tables.append(table)
+    if result["tests"]:
+        table = Table(title=Text("tests", style="italic"), title_justify="left")
+        for i, column in enumerate(TEST_COLUMNS):
+            table.add_column(Text(column), justify="left" if i < 2 else "right", overflow="fold")
+        for texts in lines_of_tests(result):
+            table.add_row(*map(Text, texts))
+        tables.append(table)
+    return tables
+
+
+def markdown_tables(result: Mapping[str, Any]) -> str:
+    """Write one result as Markdown: how it was made, a table per condition, the tests, the notes."""
+    check_result(result)
+    facts = [f"preset {result['preset']}", f"seed {format_number(result['seed'])}"]
+    facts += [format_duration(result["seconds"]), describe_machine(result["machine"])]
+    blocks = [f"```\n{command_of(result).replace('```', '')}\n```", _escape(" · ".join(facts)) + "."]
+    for group in groups(result):
+        lines = [
+            [f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in line]
+            for line in group.lines
+        ]
+        blocks += [f"**{_escape(group.condition)}**", _markdown(group.columns, lines, left=1)]
+    if result["tests"]:
+        lines = [[_escape(text) for text in line] for line in lines_of_tests(result)]
+        blocks += ["**Tests**", _markdown(TEST_COLUMNS, lines, left=2)]
+    if result.get("notes"):
+        blocks.append("\n".join(f"- {_escape(str(note))}" for note in result["notes"]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
+    rule = [":---" if i < left else "---:" for i in range(len(columns))]
+    rows = [[_escape(column) for column in columns], rule, *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _escape(text: str) -> str:
+    """Keep a text within its cell: no column bars, no HTML, no emphasis, no line breaks."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
+    for mark in "|*_`[]":
+        text = text.replace(mark, "\\" + mark)
+    # "< 0.0001" is the one text of ours with this sign, and no tag starts with a blank.
+    return text.replace("&lt; ", "< ")
+
+
+def write_results_md(results: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
+    """Write the whole RESULTS.md from several results, a section per experiment, in the given order."""
+    if not results:
+        raise CSTError("RESULTS.md needs at least one result, got none")
+    for result in results:
+        check_result(result)
+    total = format_duration(sum(result["seconds"] for result in results))
+    versions = dict(item for result in results for item in result["versions"].items())
+    software = ", ".join(f"{name} {version}" for name, version in versions.items())
+    parts = [
+        "# Results",
+        "This page is written by `cst` from the `result.json` of each run; do not edit it. Each section "
+        "starts with the command that makes it again. Values are mean ± standard deviation over the n test "
+        "samples; bold is the best of its column under the same condition (for roughness, the nearest to 1); "
+        "“paper” is the number printed in the paper for the first metric of the row, – where it prints none.",
+        f"Total time {total}. {_escape(software)}".strip(),
+    ]
+    names = [result["experiment"] for result in results]
+    for result in results:
+        title = result["experiment"]
+        if names.count(title) > 1:  # the same experiment twice: tell the sections apart
+            title += f" ({result['preset']}, seed {format_number(result['seed'])})"
+        parts += [f"## {_escape(title)}", markdown_tables(result).rstrip()]
+    target = Path(path)
+    with atomic_path(target) as tmp:
+        tmp.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return target

@@ -1,0 +1,302 @@
+"""The whole model: exact derivatives, who depends on whom, padding, parameters."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from problems import entry, nested_derivatives, normal, relative_error, start_of, tiny_context, tiny_network, uniform
+
+from cstformer import series
+from cstformer.derivatives import plan, up_to
+from cstformer.interpolation import STARTS
+from cstformer.series import constant
+from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
+
+PATTERNS, ATTENTIONS, ENCODINGS, NORMS = ("context", "joint"), ("exact", "nystrom"), ("linear", "fourier"), ("pre", "post")
+
+
+def queries(d: int, m: int = 3, batch: int = 2, dtype=torch.float64) -> torch.Tensor:
+    """Coordinates inside the box of the context and away from its points."""
+    return (0.35 + 0.3 * uniform(batch, m, d, seed=20)).to(dtype)
+
+
+def answer(network, context, start, at: torch.Tensor) -> torch.Tensor:
+    """The plain pass: order 0."""
+    x = constant(at)
+    return network(context, x, start(x))[1].value
+
+
+def reference(network, context, start, at, order) -> list[torch.Tensor]:
+    """Derivatives by nested autograd of the plain pass.
+
+    joint: along a simultaneous shift of all queries. context: each query is asked alone.
+    """
+    d = at.shape[-1]
+    if network.architecture.pattern == "joint":
+        return nested_derivatives(lambda s: answer(network, context, start, at + s), d, order)
+    alone = [
+        nested_derivatives(lambda s, i=i: answer(network, context, start, at[:, i : i + 1] + s), d, order)
+        for i in range(at.shape[1])
+    ]
+    return [torch.cat(parts, 1) for parts in zip(*alone, strict=True)]
+
+
+def check_all_partials(d, order, start, **architecture):
+    network, context = tiny_network(d, **architecture), tiny_context(d)
+    begin, at = start_of(start, context), queries(d)
+    p = plan(d, up_to(d, order))
+    line = series.straight_line(at, p.directions, p.order)
+    y = network(context, line, begin(line))[1]
+    want = reference(network, context, begin, at, order)
+    tolerance = 1e-6 if architecture.get("attention_kind") == "nystrom" else 1e-8
+    torch.testing.assert_close(y.value, want[0], rtol=1e-12, atol=1e-12)
+    for q in up_to(d, order):
+        assert relative_error(p.partial(y, q), entry(want, q)) < tolerance, q
+
+
+def product(*choices):
+    return pytest.mark.parametrize("pattern, attention, encoding, start, norm", list(itertools.product(*choices)))
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, NORMS)
+def test_curves_to_order_three(pattern, attention, encoding, start, norm):
+    check_all_partials(1, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, ("pre",))
+def test_fields_to_order_two_mixed_partials_too(pattern, attention, encoding, start, norm):
+    check_all_partials(3, 2, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+
+
+@product(PATTERNS, ("exact",), ("fourier",), ("cubic",), ("post",))
+def test_fields_to_order_three(pattern, attention, encoding, start, norm):
+    check_all_partials(3, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_plain_readout(pattern):
+    check_all_partials(1, 2, "cubic", pattern=pattern, readout="plain", norm="post")
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
+@pytest.mark.parametrize("d", [1, 3])
+def test_order_zero_of_a_series_is_the_plain_pass(d, pattern, attention, encoding, start, norm, dtype, tolerance):
+    network = tiny_network(d, dtype=dtype, pattern=pattern, attention_kind=attention)
+    context, at = tiny_context(d, dtype=dtype), queries(d, dtype=dtype)
+    begin = start_of(start, context)
+    line = series.straight_line(at, torch.eye(d), 2)
+    carried = network(context, line, begin(line))[1].value
+    assert relative_error(carried, answer(network, context, begin, at)) < tolerance
+
+
+def test_context_answers_have_a_block_diagonal_jacobian():
+    network, context = tiny_network(2), tiny_context(2)
+    start, at = start_of("cubic", context), queries(2)
+    jacobian = torch.func.jacrev(lambda x: answer(network, context, start, x))(at)  # (B, m, c, B, m, d)
+    for i, j in itertools.product(range(6), repeat=2):
+        block = jacobian[i // 3, i % 3, :, j // 3, j % 3]
+        assert bool(block.abs().max() > 1e-4) == (i == j)
+        assert i == j or not block.any()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("start", STARTS)
+def test_context_answer_does_not_depend_on_other_queries(start, attention, dtype, tolerance):
+    network = tiny_network(2, dtype=dtype, attention_kind=attention)
+    context = tiny_context(2, dtype=dtype)
+    begin, at = start_of(start, context), uniform(2, 9, 2, seed=4, dtype=dtype)
+    everything = answer(network, context, begin, at)
+    for chosen in ([0], [8, 3], [5, 5, 1, 0], list(range(8, -1, -1))):
+        assert relative_error(answer(network, context, begin, at[:, chosen]), everything[:, chosen]) < tolerance
+
+
+def test_joint_answer_does_depend_on_other_queries():
+    """By construction, and as the documentation says."""
+    network, context = tiny_network(1, pattern="joint"), tiny_context(1)
+    start, at = start_of("linear", context), queries(1)
+    alone, together = answer(network, context, start, at[:, :1]), answer(network, context, start, at)[:, :1]
+    assert relative_error(alone, together) > 1e-4
+
+
+def padded(context: Context, places: list[int]) -> Context:
+    """The same points with unobserved ones full of garbage in between."""
+    b, n, d = context.coords.shape
+    c = context.values.shape[-1]
+    total = n + len(places)
+    real = [i for i in range(total) if i not in places]
+    coords = 50 * normal(b, total, d, seed=30, dtype=context.coords.dtype)
+    values = 1e3 * normal(b, total, c, seed=31, dtype=context.values.dtype)
+    observed = torch.zeros(b, total, c, dtype=torch.bool)
+    coords[:, real], values[:, real], observed[:, real] = context.coords, context.values, context.observed
+    return Context(coords, values, observed)
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
+@pytest.mark.parametrize("d", [1, 2])
+def test_padding_changes_nothing(d, pattern, attention, encoding, start, norm):
+    network = tiny_network(d, pattern=pattern, attention_kind=attention)
+    context, at = tiny_context(d), queries(d)
+    more = padded(context, [0, 3, 8])
+    line = series.straight_line(at, torch.eye(d), 2)
+    want_context, want = network(context, line, start_of(start, context)(line))
+    got_context, got = network(more, line, start_of(start, more)(line))
+    assert relative_error(got.coefs, want.coefs) < 1e-10
+    if pattern == "joint":
+        assert want_context is not None and got_context is not None
+        real = [i for i in range(9) if i not in (0, 3, 8)]
+        there = context.tokens
+        assert relative_error(got_context[:, real][there], want_context[there]) < 1e-10
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), ("cubic",), ("pre",))
+def test_values_of_missing_channels_change_nothing(pattern, attention, encoding, start, norm):
+    network, context = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1)
+    assert bool((context.tokens[..., None] & ~context.observed).any())
+    garbage = Context(
+        context.coords, torch.where(context.observed, context.values, torch.nan), context.observed
+    )
+    x = constant(queries(1))
+    begin = start_of(start, context)(x)
+    want_context, want = network(context, x, begin)
+    got_context, got = network(garbage, x, begin)
+    assert torch.equal(got.coefs, want.coefs)
+    assert want_context is None or torch.equal(got_context[context.tokens], want_context[context.tokens])
+
+
+def test_a_missing_channel_is_told_from_an_observed_zero():
+    network, context = tiny_network(1), tiny_context(1)
+    x = constant(queries(1))
+    begin = start_of("linear", context)(x)
+    zero = Context(context.coords, context.values * context.observed, torch.ones_like(context.observed))
+    missing = Context(context.coords, context.values * context.observed, context.observed)
+    assert relative_error(network(zero, x, begin)[1].value, network(missing, x, begin)[1].value) > 1e-4
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_padding_queries_change_nothing_in_joint(attention):
+    network, context = tiny_network(1, pattern="joint", attention_kind=attention), tiny_context(1)
+    start, at = start_of("linear", context), queries(1, m=4)
+    exists = torch.tensor([[True, False, True, True], [True, False, True, True]])
+    x, less = constant(at), constant(at[:, [0, 2, 3]])
+    all_context, padded_answer = network(context, x, start(x), exists=exists)
+    want_context, want = network(context, less, start(less))
+    assert relative_error(padded_answer.value[:, [0, 2, 3]], want.value) < 1e-10
+    assert relative_error(all_context[context.tokens], want_context[context.tokens]) < 1e-10
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("start", STARTS)
+def test_order_of_context_points_changes_nothing(pattern, start):
+    network, context, at = tiny_network(2, pattern=pattern), tiny_context(2), queries(2)
+    shuffle = torch.tensor([4, 0, 5, 2, 1, 3])
+    shuffled = Context(context.coords[:, shuffle], context.values[:, shuffle], context.observed[:, shuffle])
+    want = answer(network, context, start_of(start, context), at)
+    assert relative_error(answer(network, shuffled, start_of(start, shuffled), at), want) < 1e-8
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), ("smooth",), ("pre",))
+def test_batch_composition_changes_nothing(pattern, attention, encoding, start, norm):
+    network, context = tiny_network(1, pattern=pattern, attention_kind=attention, iterations=2), tiny_context(1, batch=4)
+    at = queries(1, batch=4)
+    together = answer(network, context, start_of(start, context), at)
+    for b in range(4):
+        one = slice(b, b + 1)
+        alone = Context(context.coords[one], context.values[one], context.observed[one])
+        assert relative_error(answer(network, alone, start_of(start, alone), at[one]), together[one]) < 1e-10
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
+def test_a_sample_without_any_point_gives_finite_answers_and_gradients(pattern, attention, encoding, start, norm):
+    network, context = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1)
+    observed = context.observed.clone()
+    observed[1] = False
+    empty = Context(context.coords, context.values, observed)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    y = network(empty, line, start_of(start, empty)(line))[1]
+    assert bool(torch.isfinite(y.coefs).all())
+    y.coefs.square().sum().backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in network.parameters() if p.grad is not None)
+    want = answer(network, context, start_of(start, context), queries(1))
+    assert relative_error(y.value[:1], want[:1]) < 1e-10  # the other sample does not notice
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_maps(pattern, attention):
+    network, context, at = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1), queries(1)
+    x = constant(at)
+    maps: list[torch.Tensor] = []
+    network(context, x, start_of("linear", context)(x), maps=maps)
+    assert len(maps) == 2
+    tokens = 6 if pattern == "context" else 9
+    rows = 3 if pattern == "context" else 9
+    for m in maps:
+        assert m.shape == (2, 2, rows, tokens)
+        assert not m[1, :, :, 5].any()  # nobody reads padding
+        if pattern == "context" or attention == "exact":
+            torch.testing.assert_close(m.sum(-1), torch.ones(2, 2, rows).double())
+    of_context: list[torch.Tensor] = []
+    if pattern == "context":
+        network.encode(context, of_context)
+        assert [m.shape for m in of_context] == [(2, 2, 6, 6)] * 2
+
+
+def test_an_untrained_model_answers_with_its_start():
+    """The decoder starts at zero and A at the identity."""
+    network = ContinuousTransformer(Architecture(d=1, c=2)).double()
+    context = tiny_context(1)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    begin = start_of("cubic", context)(line)
+    with torch.no_grad():
+        network.decode.bias.zero_()
+    torch.testing.assert_close(network(context, line, begin)[1].coefs, begin.coefs)
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, ("smooth",), NORMS)
+def test_every_parameter_receives_gradient_from_derivatives(pattern, attention, encoding, start, norm):
+    network, context = tiny_network(1, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm), tiny_context(1)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    network(context, line, start_of(start, context)(line))[1].coefs.square().sum().backward()
+    silent = {name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-12}
+    # The softmax does not see a shift of all its logits: key biases have no effect, here or anywhere.
+    assert not silent, silent
+
+
+def test_gradients_of_weights_through_second_derivatives():
+    """gradcheck of a loss on second derivatives with respect to some weights."""
+    network, context = tiny_network(1, layers=1), tiny_context(1)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    begin = start_of("cubic", context)(line)
+    names = ["embed.weight", "blocks.0.attention.query.weight", "blocks.0.norm2.weight", "query_token"]
+    weights = [network.get_parameter(n).detach().clone().requires_grad_() for n in names]
+
+    def loss(*tensors):
+        y = torch.func.functional_call(network, dict(zip(names, tensors, strict=True)), (context, line, begin))[1]
+        return (y.at(2) ** 2).sum() + (y.at(1) ** 3).sum()
+
+    assert torch.autograd.gradcheck(loss, weights, fast_mode=True)
+
+
+def test_dropout_hits_all_orders_at_once_and_rests_in_evaluation():
+    network, context = tiny_network(1, dropout=0.5), tiny_context(1)
+    x = constant(queries(1))
+    begin = start_of("linear", context)(x)
+    first, second = (network(context, x, begin)[1].value for _ in range(2))
+    assert not torch.equal(first, second)
+    network.eval()
+    assert torch.equal(network(context, x, begin)[1].value, network(context, x, begin)[1].value)
+    network.train()
+    drop = network.dropout(series.Series(torch.ones(3, 4, 5), 2))
+    assert set(drop.coefs.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(drop.coefs[0], drop.coefs[1]) and torch.equal(drop.coefs[0], drop.coefs[2])
+
+
+def test_parameter_count_by_hand():
+    network = tiny_network(1, c=2, layers=1, encoding="linear")
+    attention = 8 * 8 + 8 + 8 * 16 + 16 + 8 * 8 + 8
+    block = attention + 2 * 16 + (8 * 12 + 12) + (12 * 8 + 8)
+    assert parameter_count(network) == 2 * 16 + 16 + 8 + block + 16 + (16 + 2) + 4
+    assert math.prod(network.skip.weight.shape) == 4
