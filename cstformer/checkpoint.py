@@ -41,20 +41,35 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise CSTError(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise CSTError(f"{path} is damaged or not a safetensors file ({error}); remove it or save it again") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CSTError(f"{path} is damaged or not a safetensors file ({reason}); remove it or save it again") from None
 
 
 def save_model(folder: str | os.PathLike[str], tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write a model directory: weights and a description, both or none."""
-    folder = Path(folder)
-    if folder.exists() and not (folder / DESCRIPTION).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CSTError(f"{folder} exists and is not a cstformer model; choose another --out, it is left as it is")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = check_target(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CSTError(f"cannot make the folder {folder.parent}: {error.strerror or error}") from None
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         write_tensors(temporary / WEIGHTS, tensors, {})
         text = json.dumps({"format": FORMAT, "versions": versions(), **description}, indent=1)
         (temporary / DESCRIPTION).write_text(text)
+
+
+def check_target(folder: str | os.PathLike[str]) -> Path:
+    """Where a model may be written: nothing is there, an empty directory, or an older model and nothing else."""
+    target = Path(os.path.abspath(folder))
+    if target.is_dir():
+        strange = sorted({f.name for f in target.iterdir()} - {WEIGHTS, DESCRIPTION})
+        if strange or (target / WEIGHTS).exists() != (target / DESCRIPTION).exists():
+            what = f"is a directory with other files ({strange[0]})" if strange else "is not a cstformer model"
+            raise CSTError(f"{folder} {what}; choose another place for the model, it is left as it is")
+    elif target.exists():
+        raise CSTError(f"{folder} is a file; choose another place for the model, it is left as it is")
+    return target
 
 
 def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -69,7 +84,9 @@ def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         found, format_ = description["kind"], description["format"]
     except (ValueError, KeyError, TypeError, OSError):
         raise CSTError(f"{path} is damaged; save the model again") from None
-    if not isinstance(format_, int) or format_ > FORMAT:
+    if not isinstance(format_, int) or isinstance(format_, bool) or format_ < 1:
+        raise CSTError(f"{path} is damaged (format {format_!r}); save the model again")
+    if format_ > FORMAT:
         raise CSTError(f"{folder} was written by a newer cstformer (format {format_}, this one reads {FORMAT}); upgrade")
     if found != kind:
         raise CSTError(f"{folder} holds a {found!r} model, not {kind!r}")

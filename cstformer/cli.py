@@ -22,6 +22,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and leave with code 2."""
+        if message.endswith("expected one argument"):
+            message += "; a value that begins with a minus is written --option=-1"
         print(f"cst: error: {message} (see `{self.prog} --help`)", file=sys.stderr)
         raise SystemExit(2)
 
@@ -43,6 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        print(f"cst: error: {error}", file=sys.stderr)
+        return 2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -144,9 +149,12 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     from cstformer.settings import check_settings, preset, setting_fields
 
     settings = preset(args.preset)
+    known = setting_fields()
     if args.config:
-        settings |= _read_config(args.config)
-    for name in setting_fields():
+        # YAML reads 1e-3 and inf as text: what is known gets the same reading as on the command line.
+        config = _read_config(args.config)
+        settings |= {k: parse_setting(k, v) if isinstance(v, str) and k in known else v for k, v in config.items()}
+    for name in known:
         text = getattr(args, f"setting_{name}")
         if text is not None:
             settings[name] = parse_setting(name, text)
@@ -167,14 +175,13 @@ def _read_config(path: str) -> dict[str, Any]:
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from cstformer.checkpoint import DESCRIPTION
+    settings = _settings(args)
+
+    from cstformer.checkpoint import check_target
     from cstformer.estimator import CST
 
-    settings = _settings(args)
+    out = check_target(args.out)
     samples = _training_samples(args)
-    out = Path(args.out)
-    if out.exists() and not (out / DESCRIPTION).exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CSTError(f"--out {out} exists and is not a cstformer model; it is left as it is")
     out.parent.mkdir(parents=True, exist_ok=True)
     state = out.with_name(out.name + ".training")
     model = CST(**settings)
@@ -186,7 +193,7 @@ def _fit(args: argparse.Namespace) -> int:
         state.unlink(missing_ok=True)
     if not args.quiet:
         print(model.report_.sentence(model))
-        print(f"estimated noise {model.kernel_.noise:.3g} of the values' sd; {model.n_parameters_:,} weights; saved to {out}")
+        print(f"estimated noise {model.kernel_.noise:.3g} of the values' sd; {model.n_parameters_:,} weights; saved to {args.out}")
     if model.report_.ended == "interrupted":
         print("cst: interrupted; best weights so far saved, run the same command to go on", file=sys.stderr)
         return 130
@@ -198,14 +205,17 @@ def _training_samples(args: argparse.Namespace):
     from cstformer.samples import Samples
 
     if args.patch is not None or is_movie(args.train):
-        patch = _numbers(args.patch or "8,8", "--patch", 2)
-        window = int(args.window or 10)
-        stride = int(args.stride or max(1, window // 2))
+        height, width = _numbers(args.patch or "8,8", "--patch", 2)
+        for option, number in (("--window", args.window), ("--stride", args.stride)):
+            if number is not None and not (number >= 1 and number.is_integer()):
+                raise CSTError(f"{option} {number:g}: give a whole number of frames, at least 1")
+        window = 10 if args.window is None else int(args.window)
+        stride = max(1, window // 2) if args.stride is None else int(args.stride)
         movie, times = load_movie(args.train)
-        return frames_to_samples(movie, patch, min(window, len(movie)), stride, times=times)
+        return frames_to_samples(movie, (height, width), min(window, len(movie)), stride, times=times)
     samples = Samples.load(args.train, **_columns(args))
     if args.window is not None:
-        samples = samples.windows(args.window, args.stride or args.window / 2)
+        samples = samples.windows(args.window, args.window / 2 if args.stride is None else args.stride)
     elif args.stride is not None:
         raise CSTError("--stride needs --window, the length of the pieces")
     return samples
@@ -273,10 +283,12 @@ def _predict(args: argparse.Namespace) -> int:
         shape: tuple[int, ...] = frames.shape
     else:
         context = Samples.load(args.context, **_columns(args))
-        if Path(args.at).suffix:
+        inline = _inline(args.at)
+        if inline is None:
             coords, real = load_queries(args.at, context)
+        elif context.d != 1:
+            raise CSTError(f"--at {args.at}: the context has {context.d} axes; give a file with their coordinates")
         else:
-            inline = _times(args.at)
             coords = np.broadcast_to(inline[:, None], (len(context), len(inline), 1))
             real = np.ones(coords.shape[:2], dtype=bool)
         answer = predict_samples(model, context, coords, real, index)
@@ -287,26 +299,41 @@ def _predict(args: argparse.Namespace) -> int:
     return 0
 
 
+def _inline(text: str):
+    """Numbers from ``0,0.5,1``; None if the text is something else, such as a file."""
+    import numpy as np
+
+    try:
+        return np.array([float(x) for x in text.split(",")])
+    except ValueError:
+        return None
+
+
 def _times(text: str):
     """Times from ``0,0.5,1`` or from a file with times or one coordinate column."""
     import numpy as np
 
     from cstformer.files import read_npz
-    from cstformer.sample_files import read_table
+    from cstformer.sample_files import TIME_NAMES, read_table
+    from cstformer.samples import as_floats
 
     path = Path(text)
+    if (inline := _inline(text)) is not None:
+        return inline
     if path.suffix == ".npz":
         arrays = read_npz(path)
         key = next((k for k in ("times", "t", "time", "coords") if k in arrays), None)
         if key is None:
             raise CSTError(f"{path} has no key 'times' but {', '.join(arrays)}")
-        return np.unique(np.asarray(arrays[key], dtype=float).reshape(-1, arrays[key].shape[-1] if arrays[key].ndim > 1 else 1)[:, 0])
+        times = as_floats(f"{key} of {path}", arrays[key])
+        # Coordinates (…, t, row, col) ask for whole frames at their times.
+        return times if times.ndim == 1 else np.unique(times.reshape(-1, times.shape[-1])[:, 0])
     if path.suffix in (".csv", ".tsv", ".parquet"):
-        return np.asarray(read_table(path).iloc[:, 0], dtype=float)
-    try:
-        return np.array([float(x) for x in text.split(",")])
-    except ValueError:
-        raise CSTError(f"--at {text}: neither a file (npz, csv, …) nor numbers with commas between them") from None
+        table = read_table(path)
+        names = [str(c).split("[")[0].strip().casefold() for c in table.columns]
+        column = next((i for i, name in enumerate(names) if name in TIME_NAMES | {"times"}), 0)
+        return as_floats(f"column {table.columns[column]!r} of {path}", table.iloc[:, column])
+    raise CSTError(f"--at {text}: neither a file (npz, csv, …) nor numbers with commas between them")
 
 
 # cst data
@@ -335,6 +362,8 @@ def _add_data(commands) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
+    import numpy as np
+
     from cstformer.patches import is_movie, load_movie
     from cstformer.samples import Samples
 
@@ -342,7 +371,7 @@ def _show(args: argparse.Namespace) -> int:
         movie, times = load_movie(args.file)
         clock = "no times" if times is None else f"times {times[0]:g} to {times[-1]:g}"
         print(f"movie of {len(movie)} frames of {' × '.join(map(str, movie.shape[1:]))} ({movie.dtype}), {clock}")
-        print(f"values {movie.min():.4g} to {movie.max():.4g}")
+        print(f"values {np.nanmin(movie):.4g} to {np.nanmax(movie):.4g}")
         print(f"next: cst fit {args.file} --out model --patch 8,8 --window 10 --stride 5")
         return 0
     print(Samples.load(args.file, **_columns(args)).describe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 import warnings
@@ -27,7 +28,7 @@ from cstformer.gaussian_process import Kernel, fit_kernel
 from cstformer.interpolation import Start, make_start
 from cstformer.objective import Batch, SobolevObjective, Validation
 from cstformer.patches import PatchLayout
-from cstformer.samples import Samples
+from cstformer.samples import Samples, as_floats
 from cstformer.scaling import Scaling, as_batches
 from cstformer.series import Series
 from cstformer.settings import Settings, check_settings, preset, setting_fields
@@ -94,6 +95,13 @@ class CST(Settings, BaseEstimator):
         """An estimator with the settings of a preset (``default``, ``paper``, ``smoke``) and your changes to them."""
         return cls(**{**preset(name), **changes})
 
+    def set_params(self, **settings: Any) -> CST:
+        """Change settings; an unknown one is refused by name, with the nearest valid one."""
+        for name in settings:
+            if name not in setting_fields():
+                check_settings({name: None})
+        return super().set_params(**settings)
+
     # Fitting
 
     def fit(self, samples: Samples, y: None = None, *, state: str | os.PathLike | None = None, progress: bool = False) -> CST:
@@ -112,7 +120,7 @@ class CST(Settings, BaseEstimator):
         check_settings(self.get_params())
         samples = self._training_samples(samples)
         self.layout_: PatchLayout | None = samples.layout
-        self.names_ = {
+        self.names_: dict[str, Any] = {
             "coord_names": list(samples.coord_names),
             "value_names": list(samples.value_names),
             "units": dict(samples.units),
@@ -144,6 +152,7 @@ class CST(Settings, BaseEstimator):
             run,
             state=None if state is None else Path(state),
             progress="CST" if progress else None,
+            fingerprint="" if state is None else _fingerprint(data),
         )
         return report, validation
 
@@ -162,7 +171,9 @@ class CST(Settings, BaseEstimator):
         scores = {}
         for share in MU_TRIALS:
             self.network_.load_state_dict(untrained)
-            _, validation = self._train(share * balance, data, training, held_out, short)
+            report, validation = self._train(share * balance, data, training, held_out, short)
+            if report.ended == "interrupted":
+                raise KeyboardInterrupt
             validation.objective.mu = 0.0
             scores[share * balance] = validation.score()
         self.network_.load_state_dict(untrained)
@@ -278,7 +289,8 @@ class CST(Settings, BaseEstimator):
         collected = []
         with torch.no_grad():
             for index in as_batches(len(data), 16):
-                points, maps = data[index].points, []
+                points = data[index].points
+                maps: list[Tensor] = []
                 x = series.constant(self._tensor(queries[index.numpy()]))
                 network(points, x, self._start(points)(x), maps)
                 collected.append(torch.stack(maps, 1).cpu().double().numpy())
@@ -323,14 +335,15 @@ class CST(Settings, BaseEstimator):
                 f"context has {context.d} coordinate axes and {context.c} channels; "
                 f"the model was fitted with {a.d} and {a.c}"
             )
-        x = np.asarray(at.coords if isinstance(at, Samples) else at, dtype=float)
+        x = as_floats("at", at.coords if isinstance(at, Samples) else at)
+        given = x.shape
         if x.ndim == 1 and a.d == 1:
             x = x[:, None]
         if x.ndim == 2:
             x = np.broadcast_to(x, (len(context), *x.shape))
         if x.ndim != 3 or x.shape[0] != len(context) or x.shape[2] != a.d or x.shape[1] == 0:
             raise CSTError(
-                f"at has shape {np.shape(at)}; give (m, {a.d}) or ({len(context)}, m, {a.d}) with m ≥ 1, "
+                f"at has shape {given}; give (m, {a.d}) or ({len(context)}, m, {a.d}) with m ≥ 1, "
                 f"one row of coordinates per query"
             )
         if not np.isfinite(x).all():
@@ -370,9 +383,13 @@ class CST(Settings, BaseEstimator):
         return getattr(torch, self.precision)
 
     def _device(self) -> torch.device:
-        if self.device != "auto":
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            return torch.zeros(1, device=self.device).device
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).splitlines()[0]
+            raise CSTError(f"device={self.device!r} cannot be used here ({reason}); auto or cpu always can") from None
 
     def _fitted(self) -> ContinuousTransformer:
         if not hasattr(self, "network_"):
@@ -391,7 +408,7 @@ class CST(Settings, BaseEstimator):
         network = self._fitted()
         description = {
             "kind": "CST",
-            "settings": self.get_params(),
+            "settings": {k: getattr(v, "item", lambda v=v: v)() for k, v in self.get_params().items()},
             "d": network.architecture.d,
             "c": network.architecture.c,
             "scaling": self.scaling_.describe(),
@@ -411,19 +428,33 @@ class CST(Settings, BaseEstimator):
         try:
             model = cls(**about["settings"])
             check_settings(model.get_params())
-            model.device_ = model._device()
+            try:
+                model.device_ = model._device()
+            except CSTError as error:
+                warnings.warn(f"{error}; the model was loaded on the CPU", CSTWarning, stacklevel=2)
+                model.device_ = torch.device("cpu")
             model.scaling_ = Scaling.from_description(about["scaling"])
             kernel = about["kernel"]
             model.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
             model.noise_, model.mu_, model.names_ = about["noise"], about["mu"], about["names"]
             model.layout_ = None if about["layout"] is None else PatchLayout.from_dict(about["layout"])
             model.report_ = TrainingReport(**about["training"])
+            model.report_.history = [(int(step), float(score)) for step, score in model.report_.history]
             network = model._network(about["d"], about["c"])
             network.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError, AttributeError) as error:
-            raise CSTError(f"{folder} is damaged: {str(error).splitlines()[0]}; save the model again") from None
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else (str(error).splitlines() or ["?"])[0]
+            raise CSTError(f"{folder} cannot be read: {reason}; save the model again") from None
         model.network_ = network.to(model.device_).eval()
         return model
+
+
+def _fingerprint(data: Batch) -> str:
+    """A hash of all numbers of a data set."""
+    digest = hashlib.sha256()
+    for x in (data.points.coords, data.points.values, data.points.observed):
+        digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 def _plain(model: CST) -> Settings:

@@ -43,7 +43,8 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
     kernel : Kernel in time, for ``smooth``
     """
     times, exists, frames, seen = _frames(points, layout, pixels)
-    frames = _fill(frames, seen, exists)
+    # What a patch has beyond the frame was never seen: cut it off, so that the edge pixel continues there.
+    frames = _fill(frames, seen, exists)[:, :, : layout.frame[0], : layout.frame[1]]
     batch, count = times.shape
     identity = torch.eye(count, dtype=times.dtype, device=times.device).expand(batch, -1, -1)
     in_time = make_start(kind, times[..., None], identity, exists[..., None].expand(-1, -1, count), kernel)
@@ -69,14 +70,14 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
 def frame_series(data: Batch, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:
     """Pixels as time series for fitting the kernel: times (N, T, 1), values (N, T, pixels), existing frames (N, T)."""
     times, exists, frames, seen = _frames(data.points, layout, pixels)
-    always = (seen | ~exists[..., None, None]).all(0).all(0)  # (H, W)
+    always = (seen.all(-1) | ~exists[..., None, None]).all(0).all(0)  # (H, W)
     if not bool(always.any()):
         frames, always = _fill(frames, seen, exists), torch.ones_like(always)
     return times[..., None], frames[:, :, always].flatten(2), exists
 
 
 def _frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Frames of a context: times (B, T), which exist (B, T), pixels (B, T, H, W, C), seen pixels (B, T, H, W)."""
+    """Frames of a context: times (B, T), which exist (B, T), pixels and seen pixels (B, T, H, W, C)."""
     coords, tokens = points.coords, points.tokens
     t = coords[..., 0]
     later = torch.zeros_like(tokens)
@@ -96,18 +97,19 @@ def _frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tenso
         grid = flat[:, :-1].unflatten(1, (count, rows, cols)).unflatten(-1, (p, q, layout.channels))
         return grid.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)  # (B, T, H, W, C)
 
-    times = t.new_zeros(batch, count).scatter_reduce(1, frame, t * tokens, "amax", include_self=True)
     exists = torch.zeros(batch, count, dtype=torch.bool, device=t.device).scatter_reduce(1, frame, tokens, "amax")
-    seen = place(points.observed & tokens[..., None]).any(-1)
-    return times, exists, place(points.values * points.observed), seen
+    latest = t.new_full((batch, count), -torch.inf)
+    latest = latest.scatter_reduce(1, frame, t.masked_fill(~tokens, -torch.inf), "amax")
+    times = torch.where(exists, latest, torch.zeros_like(latest))
+    return times, exists, place(points.values * points.observed), place(points.observed)
 
 
 def _fill(frames: Tensor, seen: Tensor, exists: Tensor) -> Tensor:
     """Pixels missing in some frames take their mean over the others; never seen ones stay 0."""
-    if bool((seen | ~exists[..., None, None]).all()):
+    if bool((seen | ~exists[..., None, None, None]).all()):
         return frames
-    mean = (frames * seen[..., None]).sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp_min(1)[..., None]
-    return torch.where(seen[..., None], frames, mean)
+    mean = (frames * seen).sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp_min(1)
+    return torch.where(seen, frames, mean)
 
 
 def _pixel(x: Tensor, pixels: Pixels, axis: int) -> Tensor:
@@ -122,7 +124,7 @@ def _position(x: Series, axis: int, layout: PatchLayout, pixels: Pixels) -> tupl
     last = layout.padded[axis - 1] - size
     held = value.clamp(0, last)
     first = torch.floor(held + 1e-4)
-    tail = where.coefs[1:] * (held == value)
+    tail = where.coefs[1:] * ((held - value).abs() < 1e-4)
     return first.long(), Series(torch.cat([(held - first).unsqueeze(0), tail]), x.order, x.directions)
 
 
@@ -148,7 +150,8 @@ def _resample(y: Series, fraction: Series, size: int, axis: int) -> Series:
         derivatives = [a0 + f * (a1 + f * (a2 + f * a3)), a1 + f * (2 * a2 + f * 3 * a3), a2 + f * 3 * a3]
         derivatives += [torch.full_like(f, a3)] + [torch.zeros_like(f)] * max(0, y.order - 3)
         weight = series.compose(fraction, derivatives[: y.order + 1]).map(lambda w: w[..., None, None, None])
-        term = weight * y.map(lambda c, tap=tap: c.narrow(axis, tap, size))
+        taps = Series(y.coefs.narrow(axis, tap, size), y.order, y.directions)
+        term = weight * taps
         total = term if total is None else total + term
     assert total is not None
     return total

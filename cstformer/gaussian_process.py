@@ -37,22 +37,22 @@ class Kernel:
         cross = a.map(lambda c: c @ b.transpose(-1, -2))
         square = (a * a).map(lambda c: -0.5 * c.sum(-1, keepdim=True))
         exponent = series.shift(cross + square, -0.5 * (b * b).sum(-1)[:, None, :])
-        if exponent.order == 0:
-            exponent = exponent.map(lambda c: c.clamp_max(0))  # rounding must not lift the diagonal above one
+        # Rounding must not lift the diagonal above one.
+        exponent = series.shift(exponent, (exponent.value.clamp_max(0) - exponent.value).detach())
         return series.shift(series.exp(exponent).map(lambda c: self.amplitude**2 * c), self.offset**2)
 
 
 def posterior_weights(kernel: Kernel, coords: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """(K + σ²I)⁻¹ y of each sample: (B, n, c) from coordinates (B, n, d), values (B, n, c) and mask (B, n)."""
     factor = _factor(kernel, coords, mask)
-    return torch.cholesky_solve(values * mask[..., None], factor)
+    return torch.cholesky_solve((values * mask[..., None]).double(), factor).to(values.dtype)
 
 
 def posterior_variance(kernel: Kernel, coords: Tensor, mask: Tensor, at: Tensor) -> Tensor:
     """Variance of the noise-free process at ``at`` (B, m, d) given points at ``coords``: (B, m)."""
-    cross = kernel.covariance(series.constant(at), coords).value * mask[:, None, :]
+    cross = kernel.covariance(series.constant(at.double()), coords.double()).value * mask[:, None, :]
     solved = torch.cholesky_solve(cross.transpose(-1, -2), _factor(kernel, coords, mask))
-    return kernel.amplitude**2 + kernel.offset**2 - (cross * solved.transpose(-1, -2)).sum(-1)
+    return (kernel.amplitude**2 + kernel.offset**2 - (cross * solved.transpose(-1, -2)).sum(-1)).to(at.dtype)
 
 
 def log_likelihood(kernel: Kernel, coords: Tensor, values: Tensor, mask: Tensor) -> float:
@@ -105,8 +105,11 @@ def _pack(kernel: Kernel) -> list[float]:
 
 
 def _factor(kernel: Kernel, coords: Tensor, mask: Tensor) -> Tensor:
-    covariance = kernel.covariance(series.constant(coords), coords).value
+    # In double precision always: single precision finds dense, nearly noise-free samples not positive definite. The
+    # jitter follows the data's precision, which keeps the weights small enough for it.
     jitter = 1e-5 if coords.dtype == torch.float32 else 1e-10
+    coords = coords.double()
+    covariance = kernel.covariance(series.constant(coords), coords).value
     return _masked_cholesky(covariance, mask, kernel.noise**2 + jitter * (kernel.amplitude**2 + kernel.offset**2))
 
 

@@ -176,14 +176,15 @@ def _natural_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor,
 _PIECES = {"linear": _linear_pieces, "hermite": _hermite_pieces, "cubic": _natural_pieces}
 
 
-# Polyharmonic splines: exponent of r, whether the polynomial tail has a slope. r^1 is C0, r^2 of a slightly
-# softened r with a linear tail would be degenerate, so hermite uses r^{2.5}, which is C1 (indeed C2 at no knot).
-_POLYHARMONIC = {"linear": (1.0, False), "hermite": (2.5, True), "cubic": (3.0, True)}
+# Polyharmonic splines: exponent of r, whether the polynomial tail has a slope. At a data point r is C0, r² log r (the
+# thin plate, stored as exponent 2) is C1: its second derivatives grow like log r, and r³ is C2: its third derivatives
+# jump. All of it holds at distances well above the softening, which rounds the tip of r off so that series exist there.
+_POLYHARMONIC = {"linear": (1.0, False), "hermite": (2.0, True), "cubic": (3.0, True)}
 _SOFTENING = 1e-3
 
 
 def _polyharmonic(kind: str, coords: Tensor, values: Tensor, mask: Tensor) -> Start:
-    """Scattered data in d > 1: Σ_j w_j φ(|x − x_j|) + polynomial, φ(r) = (r² + ε²)^{exponent/2}."""
+    """Scattered data in d > 1: Σ_j w_j φ(|x − x_j|) + polynomial, with r² + ε² in place of r²."""
     exponent, slope = _POLYHARMONIC[kind]
     sign = -1.0 if exponent < 2 else 1.0  # makes φ conditionally positive definite
 
@@ -191,9 +192,11 @@ def _polyharmonic(kind: str, coords: Tensor, values: Tensor, mask: Tensor) -> St
         square = (x * x).map(lambda c: c.sum(-1, keepdim=True))
         cross = x.map(lambda c: -2 * c @ coords.transpose(-1, -2))
         r2 = series.shift(square + cross, (coords * coords).sum(-1)[:, None, :])
-        if r2.order == 0:
-            r2 = r2.map(lambda c: c.clamp_min(0))
-        return series.power(series.shift(r2, _SOFTENING**2), exponent / 2).map(lambda c: sign * c)
+        rounding = (r2.value.clamp_min(0) - r2.value).detach()  # r² is not negative, whatever the rounding says
+        r2 = series.shift(r2, rounding + _SOFTENING**2)
+        if exponent == 2:
+            return (r2 * series.log(r2)).map(lambda c: 0.5 * c)
+        return series.power(r2, exponent / 2).map(lambda c: sign * c)
 
     def tail(x: Series) -> Series:
         one = series.constant(torch.ones_like(x.value[..., :1]))

@@ -12,7 +12,7 @@ from cstformer.estimator import CST
 from cstformer.files import read_npz
 from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch
 from cstformer.sample_files import from_frame, read_table
-from cstformer.samples import Samples
+from cstformer.samples import Samples, as_floats
 
 
 def load_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
@@ -54,13 +54,20 @@ def _npz_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.nda
     arrays = read_npz(path)
     if "coords" not in arrays:
         raise CSTError(f"{path} has no key 'coords' but {', '.join(arrays) or 'nothing'}; save the queries as coords=")
-    coords = np.asarray(arrays["coords"], dtype=float)
+    coords = as_floats(f"coords of {path}", arrays["coords"])
     if coords.ndim == 1 and context.d == 1:
         coords = coords[:, None]
     if coords.ndim == 2:
         return _everywhere(coords, len(context))
     if coords.ndim != 3 or len(coords) != len(context):
-        raise CSTError(f"{path}: coords has shape {coords.shape}; give (m, {context.d}) or ({len(context)}, m, {context.d})")
+        raise CSTError(
+            f"{path}: coords has shape {coords.shape}; give (m, {context.d}) or ({len(context)}, m, {context.d})"
+        )
+    if "observed" in arrays:  # the queries are samples themselves: what they pad is not asked
+        real = np.asarray(arrays["observed"]).astype(bool)
+        if real.shape[:2] != coords.shape[:2]:
+            raise CSTError(f"{path}: observed has shape {real.shape}, coords {coords.shape}; make them agree")
+        return coords, np.asarray(real.reshape(*coords.shape[:2], -1).any(-1))
     return coords, np.ones(coords.shape[:2], dtype=bool)
 
 
@@ -103,17 +110,17 @@ def predict_movie(
             f"the movie has shape {movie.shape}; the model was fitted on frames of {layout.frame} pixels with "
             f"{layout.channels} channel(s)"
         )
-    span = float(model.scaling_.span[0])
-    at = np.asarray(at, dtype=float)
+    first, span = float(model.scaling_.low[0]), float(model.scaling_.span[0])
+    at = as_floats("at", at)
     if at.ndim != 1 or not np.isfinite(at).all() or len(at) == 0:
         raise CSTError(f"a movie is asked at times (m,), got shape {at.shape}")
     wanted = np.clip(at - span / 2, clock[0], max(clock[0], clock[-1] - span))
-    starts = np.searchsorted(clock, wanted + 1e-9 * span, side="right") - 1
+    starts = np.searchsorted((clock[1:] + clock[:-1]) / 2, wanted)  # the frame nearest to the wanted start
     out = np.empty((len(at), *movie.shape[1:]))
     for start in np.unique(starts):
         inside = (clock >= clock[start]) & (clock <= clock[start] + span * (1 + 1e-9))
-        context = frames_to_samples(movie[inside], layout.patch, times=clock[inside] - clock[start])
+        context = frames_to_samples(movie[inside], layout.patch, times=clock[inside] - clock[start] + first)
         mine = np.flatnonzero(starts == start)
-        queries = frame_queries(layout, at[mine] - clock[start])
+        queries = frame_queries(layout, at[mine] - clock[start] + first)
         out[mine] = stitch(model.derivative(context, queries, index), layout)[0]
     return out

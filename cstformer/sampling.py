@@ -54,7 +54,7 @@ def _regular_points(count: int, d: int) -> Tensor:
 def hide_points(tokens: Tensor, largest: float, generator: Generator | None = None, groups: Tensor | None = None) -> Tensor:
     """Which points stay visible: each sample hides a random share of its points, between none and ``largest``.
 
-    Two groups of points always stay. ``groups`` (B, n), integers, hides points together (all patches of a frame).
+    The share is rounded to whole points, and two groups of points always stay. ``groups`` (B, n), integers, hides points together (all patches of a frame).
 
     Returns
     -------

@@ -16,7 +16,7 @@ powers and compositions follow recurrences in the order. A plain tensor is a ser
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,10 +108,7 @@ def linear(x: Series, weight: Tensor, bias: Tensor | None = None) -> Series:
     """x Wᵀ + b: one matrix product for all orders; the bias belongs to the value alone."""
     if bias is None or x.order == 0:
         return x.map(lambda c: F.linear(c, weight, bias))
-    y = F.linear(x.coefs, weight)
-    only_value = torch.zeros(len(y), device=y.device, dtype=y.dtype)
-    only_value[0] = 1
-    return Series(y + only_value.reshape(-1, *(1,) * (y.dim() - 1)) * bias, x.order, x.directions)
+    return Series(_Linear.apply(x.coefs, weight, bias), x.order, x.directions)  # type: ignore[no-untyped-call]
 
 
 def concatenate(parts: Sequence[Series], dim: int) -> Series:
@@ -139,6 +136,13 @@ def compose(x: Series, derivatives: Sequence[Tensor]) -> Series:
 
 def exp(x: Series) -> Series:
     """Exponential: j·e_j = Σ_{i=1..j} i·x_i·e_{j−i}."""
+    if x.order == 0:
+        return x.map(torch.exp)
+    return Series(_Exp.apply(x.coefs, x.order, x.directions), x.order, x.directions)  # type: ignore[no-untyped-call]
+
+
+def plain_exp(x: Series) -> Series:
+    """`exp` step by step, for the fused one and its tests."""
     out = [x.at(0).exp()]
     for j in range(1, x.order + 1):
         out.append(_sum((i / j) * x.at(i) * out[j - i] for i in range(1, j + 1)))
@@ -189,13 +193,18 @@ def gelu(x: Series) -> Series:
     """GELU, x·Φ(x) with the exact normal distribution function."""
     if x.order == 0:
         return x.map(F.gelu)
+    return Series(_Gelu.apply(x.coefs, x.order, x.directions), x.order, x.directions)  # type: ignore[no-untyped-call]
+
+
+def plain_gelu(x: Series) -> Series:
+    """`gelu` step by step, for the fused one and its tests."""
     return compose(x, gelu_derivatives(x.value, x.order))
 
 
 def gelu_derivatives(x: Tensor, order: int) -> list[Tensor]:
     """g⁽ᵐ⁾(x)/m! of g = x·Φ for m = 0..order, from g⁽ᵐ⁾ = x·Φ⁽ᵐ⁾ + m·Φ⁽ᵐ⁻¹⁾ and Hermite polynomials."""
     normal = torch.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    cdf = [torch.special.ndtr(x), normal]  # cdf[m]: the m-th derivative of Φ
+    cdf = [0.5 + 0.5 * torch.erf(x * math.sqrt(0.5)), normal]  # cdf[m]: the m-th derivative of Φ
     hermite = [torch.ones_like(x), x]
     for m in range(2, order + 1):
         cdf.append((-1) ** (m - 1) * hermite[m - 1] * normal)
@@ -209,9 +218,14 @@ def layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
     """LayerNorm over the last axis."""
     if x.order == 0:
         return x.map(lambda c: F.layer_norm(c, c.shape[-1:], weight, bias, eps))
-    centred = x.map(lambda c: c - c.mean(-1, keepdim=True))
-    variance = (centred * centred).map(lambda c: c.mean(-1, keepdim=True))
-    return scale_shift(centred * power(shift(variance, eps), -0.5), weight, bias)
+    y = _LayerNorm.apply(x.coefs, weight, bias, eps, x.order, x.directions)  # type: ignore[no-untyped-call]
+    return Series(y, x.order, x.directions)
+
+
+def plain_layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
+    """`layer_norm` step by step, for the tests of the fused one."""
+    centred, scale = _standardise(x, eps)
+    return scale_shift(centred * scale, weight, bias)
 
 
 def shift(x: Series, amount: Tensor | float) -> Series:
@@ -222,6 +236,117 @@ def shift(x: Series, amount: Tensor | float) -> Series:
 def scale_shift(x: Series, weight: Tensor, bias: Tensor) -> Series:
     """Elementwise affine map with constants: the scale meets every order, the shift only the value."""
     return shift(x.map(lambda c: c * weight), bias)
+
+
+# Fused steps with their own backward. The adjoint of "multiply by the series b" is `adjoint_product(·, b)`, and
+# since the derivative of f(x) by x_i is the series of f′(x) shifted by i, the adjoint of an elementwise f is
+# `adjoint_product(·, f′(x))`: backward needs the input alone, and nothing in between is stored.
+
+
+def adjoint_product(gradient: Series, b: Series) -> Series:
+    """Gradient with respect to a of the Cauchy product a·b: a̅_i = Σ_{j ≥ i} y̅_j·b_{j−i}."""
+    order = gradient.order
+    value = _sum((gradient.at(j) * b.at(j)).sum(0, keepdim=True) for j in range(order + 1))
+    out = [value]
+    for i in range(1, order + 1):
+        out.append(_sum(gradient.at(j) * b.at(j - i) for j in range(i, order + 1)))
+    return _stack(out, gradient)
+
+
+_CHUNK = 2**15  # numbers per coefficient handled at once: what a few temporaries need to stay in the cache
+
+
+def _chunks(*coefs: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same columns of several (J, ...) tensors of one shape, a cache-sized piece at a time."""
+    flat = [c.flatten(1) for c in coefs]
+    for first in range(0, flat[0].shape[1], _CHUNK):
+        yield tuple(c[:, first : first + _CHUNK] for c in flat)
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, coefs: Tensor, order: int, directions: int) -> Tensor:
+        coefs = coefs.contiguous()
+        ctx.save_for_backward(coefs)
+        ctx.shape = order, directions
+        out = torch.empty_like(coefs)
+        for x, y in _chunks(coefs, out):
+            y.copy_(plain_gelu(Series(x, order, directions)).coefs)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+        (coefs,) = ctx.saved_tensors
+        order, directions = ctx.shape
+        out = torch.empty_like(coefs)
+        for x, g, y in _chunks(coefs, gradient.contiguous(), out):
+            scaled = gelu_derivatives(x[0], order + 1)
+            slope = compose(Series(x, order, directions), [(m + 1) * scaled[m + 1] for m in range(order + 1)])
+            y.copy_(adjoint_product(Series(g, order, directions), slope).coefs)
+        return out, None, None
+
+
+class _Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, coefs: Tensor, order: int, directions: int) -> Tensor:
+        out = plain_exp(Series(coefs, order, directions)).coefs
+        ctx.save_for_backward(out)
+        ctx.shape = order, directions
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+        (out,) = ctx.saved_tensors
+        return adjoint_product(Series(gradient, *ctx.shape), Series(out, *ctx.shape)).coefs, None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, coefs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(coefs, weight)
+        out = F.linear(coefs, weight)
+        out[0] += bias
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+        coefs, weight = ctx.saved_tensors
+        rows = gradient.flatten(0, -2)
+        for_input = gradient @ weight if ctx.needs_input_grad[0] else None
+        return for_input, rows.T @ coefs.flatten(0, -2), gradient[0].flatten(0, -2).sum(0)
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, coefs: Tensor, weight: Tensor, bias: Tensor, eps: float, order: int, directions: int) -> Tensor:
+        centred, scale = _standardise(Series(coefs, order, directions), eps)
+        ctx.save_for_backward(centred.coefs, scale.coefs, weight)
+        ctx.shape = order, directions
+        out = (centred * scale).coefs * weight
+        out[0] += bias
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+        centred, scale, weight = ctx.saved_tensors
+        c, r = Series(centred, *ctx.shape), Series(scale, *ctx.shape)
+        normal = (c * r).coefs
+        for_weight = (gradient * normal).flatten(0, -2).sum(0)
+        g = Series(gradient * weight, *ctx.shape)
+        # y = c·r, r = (v + ε)^{-1/2}, v = mean(c²): r′ = −½ r³.
+        for_scale = adjoint_product(g, c).map(lambda a: a.sum(-1, keepdim=True))
+        for_variance = adjoint_product(for_scale, (r * r * r).map(lambda a: -0.5 * a))
+        through_variance = adjoint_product(for_variance, c).map(lambda a: a * (2 / centred.shape[-1]))
+        total = adjoint_product(g, r).coefs + through_variance.coefs
+        total = total - total.mean(-1, keepdim=True)
+        return total, for_weight, gradient[0].flatten(0, -2).sum(0), None, None, None
+
+
+def _standardise(x: Series, eps: float) -> tuple[Series, Series]:
+    """x − mean and (variance + ε)^{-1/2} over the last axis."""
+    centred = x.map(lambda c: c - c.mean(-1, keepdim=True))
+    variance = (centred * centred).map(lambda c: c.mean(-1, keepdim=True))
+    return centred, power(shift(variance, eps), -0.5)
 
 
 def _product(a: Series, b: Series, times: Callable[[Tensor, Tensor], Tensor]) -> Series:

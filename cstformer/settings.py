@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 from dataclasses import dataclass, field
 from typing import Any
 
 from cstformer.errors import CSTError, unknown
-from cstformer.interpolation import STARTS
 
 
 def _setting(default: Any, text: str, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None):
@@ -32,7 +33,7 @@ class Settings:
     frequency: float = _setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
     readout: str = _setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
     dropout: float = _setting(0.0, "dropout on token features while training", low=0, high=0.99)
-    start: str = _setting("smooth", "the value first put on a query", STARTS)
+    start: str = _setting("smooth", "the value first put on a query", ("linear", "hermite", "cubic", "smooth"))
     # The Sobolev loss
     order: int = _setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
     p: float = _setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)
@@ -50,16 +51,16 @@ class Settings:
     noise: float | str = _setting("auto", "sd of the noise on context values while training, in units of the values' sd; auto: estimated from the data", ("auto",), low=0)
     coord_noise: float = _setting(0.0, "sd of the noise on context coordinates while training, domain = 1", low=0)
     # Training
-    steps: int = _setting(4000, "training steps", low=1)
+    steps: int = _setting(1500, "training steps", low=1)
     batch: int = _setting(32, "samples per step", low=1)
     learning_rate: float = _setting(2e-3, "peak learning rate of AdamW", low=0)
     warmup: float = _setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)
     weight_decay: float = _setting(1e-2, "AdamW weight decay", low=0)
-    clip: float = _setting(1.0, "largest gradient norm", low=0)
+    clip: float = _setting(1.0, "largest gradient norm; 0: no limit", low=0)
     validation: float = _setting(0.1, "fraction of the samples held out for choosing the best weights", low=0, high=0.9)
     patience: float = _setting(0.5, "stop after this fraction of the steps without improvement", low=0)
     max_minutes: float | None = _setting(None, "cap on training time; the best weights so far are kept", low=0)
-    seed: int = _setting(0, "seed of everything random", low=0)
+    seed: int = _setting(0, "seed of everything random", low=0, high=2**32 - 1)
     precision: str = _setting("float32", "arithmetic", ("float32", "float64"))
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
 
@@ -136,10 +137,12 @@ def _check_one(setting: dataclasses.Field, value: Any) -> None:
         if choices and value not in choices:
             raise unknown(f"value of {setting.name}", value, choices)
         return
-    number = isinstance(value, int) or (isinstance(value, float) and "float" in kind)
+    number = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and "float" in kind)
     if not number or kind == "str":
         raise CSTError(f"{setting.name}={value!r}: expected {wanted}")
-    if value != value or (meta["low"] is not None and value < meta["low"]):
+    if math.isinf(value) and setting.name != "p":
+        raise CSTError(f"{setting.name}={value}: must be finite")
+    if math.isnan(value) or (meta["low"] is not None and value < meta["low"]):
         raise CSTError(f"{setting.name}={value}: must be at least {meta['low']}")
     if meta["high"] is not None and value > meta["high"]:
         raise CSTError(f"{setting.name}={value}: must be at most {meta['high']}")

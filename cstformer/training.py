@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import lightning
@@ -25,7 +25,7 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from cstformer.checkpoint import read_tensors, write_tensors
-from cstformer.errors import CSTError
+from cstformer.errors import CSTError, CSTWarning
 from cstformer.settings import Settings
 
 VALIDATIONS = 25  # how often a run looks at its validation set
@@ -101,6 +101,7 @@ def train(
     *,
     state: Path | None = None,
     progress: str | None = None,
+    fingerprint: str = "",
 ) -> TrainingReport:
     """Train ``network`` in place; it ends with the weights of the best validation score.
 
@@ -120,8 +121,10 @@ def train(
         File for resuming: written every half minute, read if it is there, removed by nobody here.
     progress : str, optional
         Show a progress bar with this title.
+    fingerprint : str, optional
+        Of the data: a state file that was written with another one is refused.
     """
-    run = _Run(network, loss, score, count, settings, state)
+    run = _Run(network, loss, score, count, settings, state, fingerprint)
     done = run.resume()
     if done < settings.steps and run.report.ended == "finished":
         callbacks: list[Callback] = [_Bar(progress, settings.steps)] if progress is not None else []
@@ -159,10 +162,12 @@ class _Steps(Dataset):
 class _Run(lightning.LightningModule):
     """One training run: the network, its running average, the best weights so far, the report."""
 
-    def __init__(self, network, loss, score, count: int, settings: Settings, state: Path | None):
+    def __init__(
+        self, network, loss, score, count: int, settings: Settings, state: Path | None, fingerprint: str = ""
+    ):
         super().__init__()
         self.network, self.loss, self.score, self.count = network, loss, score, count
-        self.settings, self.state_file = settings, state
+        self.settings, self.state_file, self.fingerprint = settings, state, fingerprint
         self.average = {k: v.detach().clone() for k, v in network.state_dict().items()}
         self.best = {k: v.clone() for k, v in self.average.items()}
         self.report = TrainingReport()
@@ -184,6 +189,8 @@ class _Run(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         self.started = self.saved = time.monotonic()
+        if not self.report.steps:
+            self._validate(0)  # the untrained network may already be good: CST begins at its start
 
     def training_step(self, step: int, _) -> Tensor:
         s = self.settings
@@ -222,7 +229,7 @@ class _Run(lightning.LightningModule):
     def _decide(self, step: int) -> None:
         """Stop for patience, for the cap, or because somebody asked."""
         s, report = self.settings, self.report
-        if step - report.best_step > max(self.every, s.patience * s.steps) and report.best_step:
+        if step - report.best_step > max(self.every, s.patience * s.steps):
             self._stop("patience")
         if s.max_minutes is not None:
             cap, elapsed = s.max_minutes * 60, self._elapsed()
@@ -317,14 +324,11 @@ class _Run(lightning.LightningModule):
                 }
 
     def _signature(self) -> str:
-        """What must agree for a resume: the sizes, and every setting but the cap."""
-        settings = {k: v for k, v in vars(self.settings).items() if k in _SIGNED}
+        """What must agree for a resume: the data, the sizes, and every setting but the cap and the device."""
+        names = [f.name for f in fields(self.settings) if f.name not in ("max_minutes", "device")]
+        settings = {name: getattr(self.settings, name) for name in names}
         shapes = {k: list(v.shape) for k, v in self.average.items()}
-        return json.dumps([settings, shapes, self.count], sort_keys=True)
-
-
-_SIGNED = ("steps", "batch", "learning_rate", "warmup", "weight_decay", "clip", "seed", "order", "p", "mu", "root",
-           "dummies", "dummy_law", "hide", "noise", "coord_noise", "start", "precision")  # fmt: skip
+        return json.dumps([settings, shapes, self.count, self.fingerprint], sort_keys=True, default=str)
 
 
 class _NoOptimiser:
@@ -388,7 +392,15 @@ def _signals(run: _Run) -> Iterator[None]:
         yield
     except _NotFinite as error:
         run.report.ended = "not finite"
-        warnings.warn(f"the loss was not finite at step {error}; training stopped there", stacklevel=3)
+        warnings.warn(
+            f"the loss was not finite at step {error}; training stopped there and the best weights so far are kept",
+            CSTWarning,
+            stacklevel=3,
+        )
+    except SystemExit:  # how Lightning answers a KeyboardInterrupt
+        if run.stop_requested:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

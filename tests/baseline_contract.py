@@ -36,11 +36,12 @@ class Case:
 CASES = {
     "mean": Case(1 + 1e-9),
     "nearest": Case(0.6),
-    "linear": Case(0.35),
+    "linear": Case(0.25),
     "cubic": Case(0.1),
     "gp": Case(0.05),
-    "transformer": Case(0.4, dict(steps=250, batch=16, learning_rate=5e-3)),
-    "cst": Case(0.2, dict(steps=40, dummies=4)),
+    "transformer": Case(0.25, dict(steps=250, batch=16, learning_rate=5e-3)),
+    # Below what its start alone reaches, the linear interpolation above.
+    "cst": Case(0.2, dict(steps=200, order=0, start="linear", learning_rate=5e-3)),
 }
 
 
@@ -156,17 +157,17 @@ class ModelContract:
         (tmp_path / "note.txt").write_text("mine")
         with pytest.raises(CSTError, match=r"has no model\.json"):
             cls.load(tmp_path)
-        with pytest.raises(CSTError, match="not a cstformer model"):
+        with pytest.raises(CSTError, match="left as it is"):
             quick(name).save(tmp_path)
         quick("nearest" if name == "mean" else "mean").save(tmp_path / "other")
-        with pytest.raises(CSTError, match="holds a '(Mean|CopyNearest)' model"):
+        with pytest.raises(CSTError, match=r"holds a '(Mean|CopyNearest)' model"):
             cls.load(tmp_path / "other")
         quick(name).save(tmp_path / "damaged")
         file = tmp_path / "damaged" / "model.json"
         about = json.loads(file.read_text())
         for key in ("settings", "scaling"):
             file.write_text(json.dumps({k: v for k, v in about.items() if k != key}))
-            with pytest.raises(CSTError, match="damaged"):
+            with pytest.raises(CSTError, match="cannot be read: .* is missing; save the model again"):
                 cls.load(tmp_path / "damaged")
 
     def test_same_seed_same_answers(self, name: str) -> None:
@@ -196,6 +197,9 @@ class ModelContract:
         for _ in range(2):  # the second fit finds the first one's work done
             model = tiny(name).fit(train, state=tmp_path / "state.safetensors")
             np.testing.assert_array_equal(model.predict(context, AT), quick(name).predict(context, AT))
+        if issubclass(MODELS[name], Settings):
+            with pytest.raises(CSTError, match="other settings or data"):
+                tiny(name).fit(waves(12, seed=1)[0], state=tmp_path / "state.safetensors")
 
     def test_more_axes(self, name: str) -> None:
         rng = np.random.default_rng(0)
@@ -210,11 +214,17 @@ class ModelContract:
 
     def test_clear_errors(self, name: str, tmp_path) -> None:
         cls, model, (context, _) = MODELS[name], quick(name), waves(3, seed=7)
-        for use in (lambda m: m.predict(context, AT), lambda m: m.save(tmp_path / "x"), lambda m: m.n_parameters_):
+        for use in (
+            lambda m: m.predict(context, AT),
+            lambda m: m.save(tmp_path / "x"),
+            lambda m: m.n_parameters_,
+        ):
             with pytest.raises(ValueError, match="not fitted yet"):
                 use(cls.preset("smoke"))
         flat = Samples(np.zeros((2, 3, 2)) + np.arange(3)[:, None], np.zeros((2, 3, 2)))
-        with pytest.raises(CSTError, match="2 coordinate axes and 2 channels; the model was fitted with 1 and 2"):
+        with pytest.raises(
+            CSTError, match="2 coordinate axes and 2 channels; the model was fitted with 1 and 2"
+        ):
             model.predict(flat, [[0.0, 0.0]])
         with pytest.raises(CSTError, match="1 coordinate axes and 3 channels"):
             model.predict(Samples(AT, np.zeros((2, len(AT), 3))), AT)

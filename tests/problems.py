@@ -80,12 +80,26 @@ def nested_derivatives(f: Callable[[Tensor], Tensor], d: int, order: int) -> lis
     torch's own LayerNorm is replaced meanwhile: its third reverse-mode and second forward-mode derivatives are wrong
     (torch 2.13; they disagree with finite differences and with the textbook formula).
     """
-    out = []
+
+    def one_more(known):
+        def deeper(s: Tensor) -> tuple[Tensor, ...]:
+            def last_and_all(s):
+                everything = known(s)
+                return everything[-1], everything
+
+            if d == 1:
+                _, slope, everything = torch.func.jvp(last_and_all, (s,), (torch.ones_like(s),), has_aux=True)
+                return (*everything, slope[..., None])
+            slope, everything = torch.func.jacfwd(last_and_all, has_aux=True)(s)
+            return (*everything, slope)
+
+        return deeper
+
+    known = lambda s: (f(s),)  # noqa: E731
+    for _ in range(order):
+        known = one_more(known)
     with mock.patch.object(torch.nn.functional, "layer_norm", textbook_layer_norm):
-        for _ in range(order + 1):
-            out.append(f(torch.zeros(d, dtype=torch.float64)).detach())
-            f = torch.func.jacfwd(f)
-    return out
+        return [x.detach() for x in known(torch.zeros(d, dtype=torch.float64))]
 
 
 def entry(derivatives: list[Tensor], q: tuple[int, ...]) -> Tensor:
@@ -103,7 +117,9 @@ def relative_error(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) / size
 
 
-def tiny_network(d: int = 1, c: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0, **changes) -> ContinuousTransformer:
+def tiny_network(
+    d: int = 1, c: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0, **changes
+) -> ContinuousTransformer:
     """A small network none of whose parameters is zero."""
     sizes = dict(width=8, layers=2, heads=2, feedforward=12, features=4, frequency=0.5, landmarks=3)
     torch.manual_seed(seed)
@@ -114,7 +130,9 @@ def tiny_network(d: int = 1, c: int = 2, dtype: torch.dtype = torch.float64, see
     return network.to(dtype)
 
 
-def tiny_context(d: int = 1, c: int = 2, n: int = 6, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0) -> Context:
+def tiny_context(
+    d: int = 1, c: int = 2, n: int = 6, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> Context:
     """Irregular points; the last point of sample 1 is padding, and one channel of one point is missing."""
     coords = uniform(batch, n, d, seed=seed)
     if d == 1:  # keep the knots apart
@@ -128,5 +146,7 @@ def tiny_context(d: int = 1, c: int = 2, n: int = 6, batch: int = 2, dtype: torc
 
 
 def start_of(kind: str, context: Context) -> Callable[[Series], Series]:
-    kernel = Kernel(KERNEL.lengthscales * context.coords.shape[-1], KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
+    kernel = Kernel(
+        KERNEL.lengthscales * context.coords.shape[-1], KERNEL.amplitude, KERNEL.offset, KERNEL.noise
+    )
     return make_start(kind, context.coords, context.values, context.observed, kernel)

@@ -31,7 +31,15 @@ def test_all_partials_of_random_polynomials(d, order):
 
 
 @pytest.mark.parametrize(
-    "indices", [[(2, 0, 0)], [(1, 1, 0)], [(0, 1, 2)], [(1, 0, 0), (0, 0, 3)], [(1, 1, 1), (0, 2, 0)], [(0, 0, 0), (0, 1, 0)]]
+    "indices",
+    [
+        [(2, 0, 0)],
+        [(1, 1, 0)],
+        [(0, 1, 2)],
+        [(1, 0, 0), (0, 0, 3)],
+        [(1, 1, 1), (0, 2, 0)],
+        [(0, 0, 0), (0, 1, 0)],
+    ],
 )
 def test_any_choice_of_partials_of_a_wave(indices):
     wave = Wave((1.3, -0.7, 2.1))

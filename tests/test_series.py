@@ -42,7 +42,9 @@ def assert_matches(result: Series, plain, *inputs: Series, tolerance=1e-10):
     like = max(inputs, key=lambda x: x.order)
     assert (result.order, result.directions) == (like.order, like.directions)
     assert len(result.coefs) == 1 + like.order * like.directions
-    for j, want in enumerate(coefficients(lambda s: plain(*(curve(x, like.directions, s) for x in inputs)), like.order)):
+    for j, want in enumerate(
+        coefficients(lambda s: plain(*(curve(x, like.directions, s) for x in inputs)), like.order)
+    ):
         got = result.at(j).expand(like.directions, *result.coefs.shape[1:])
         assert got.shape == want.shape
         assert float((got - want).abs().max()) <= tolerance * max(1.0, float(want.abs().max())), j
@@ -65,7 +67,10 @@ UNARY = {
     "gelu": (series.gelu, lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),
     "layer_norm": (
         lambda x: series.layer_norm(x, GAIN, OFFSET, 1e-5),
-        lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5) ** 0.5 * GAIN + OFFSET,
+        lambda x: (
+            (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5) ** 0.5 * GAIN
+            + OFFSET
+        ),
     ),
     "linear": (lambda x: series.linear(x, WEIGHT, BIAS), lambda x: x @ WEIGHT.T + BIAS),
     "linear without bias": (lambda x: series.linear(x, WEIGHT), lambda x: x @ WEIGHT.T),
@@ -86,41 +91,50 @@ BINARY = {
     "matmul broadcast": (Series.__matmul__, torch.matmul, (1, 3, 4), (2, 4, 5)),
     "divide": (series.divide, torch.div, (3, 4), (3, 4)),
     "divide broadcast": (series.divide, torch.div, (3, 4), (3, 1)),
-    "concatenate": (lambda a, b: series.concatenate([a, b], 0), lambda a, b: torch.cat([a, b], -2), (2, 4), (3, 4)),
-    "concatenate last": (lambda a, b: series.concatenate([a, b], -1), lambda a, b: torch.cat([a, b], -1), (3, 2), (3, 4)),
+    "concatenate": (
+        lambda a, b: series.concatenate([a, b], 0),
+        lambda a, b: torch.cat([a, b], -2),
+        (2, 4),
+        (3, 4),
+    ),
+    "concatenate last": (
+        lambda a, b: series.concatenate([a, b], -1),
+        lambda a, b: torch.cat([a, b], -1),
+        (3, 2),
+        (3, 4),
+    ),
 }
 
 
-@pytest.mark.parametrize("directions", [1, 3])
+@pytest.mark.parametrize("highest, directions", [(3, 1), (4, 3)])
 @pytest.mark.parametrize("name", UNARY)
-def test_unary_against_nested_autograd(name, directions):
+def test_unary_against_nested_autograd(name, highest, directions):
     ours, plain = UNARY[name]
-    x = random_series((3, 4), 4, directions, seed=1, positive=True)
+    x = random_series((3, 4), highest, directions, seed=1, positive=True)
     result = ours(x)
     assert_matches(result, plain, x)
-    for order in (0, 1, 2, 3):  # a shorter series is the longer one cut off
+    for order in range(highest):  # a shorter series is the longer one cut off
         torch.testing.assert_close(
             ours(truncated(x, order)).coefs, truncated(result, order).coefs, rtol=1e-12, atol=1e-12
         )
 
 
-@pytest.mark.parametrize("directions", [1, 3])
+@pytest.mark.parametrize("highest, directions", [(3, 1), (4, 3)])
 @pytest.mark.parametrize("name", BINARY)
-def test_binary_against_nested_autograd(name, directions):
+def test_binary_against_nested_autograd(name, highest, directions):
     ours, plain, left, right = BINARY[name]
-    x = random_series(left, 4, directions, seed=1)
-    y = random_series(right, 4, directions, seed=2, positive=True)
+    x = random_series(left, highest, directions, seed=1)
+    y = random_series(right, highest, directions, seed=2, positive=True)
     result = ours(x, y)
     assert_matches(result, plain, x, y)
-    for order in (0, 1, 2, 3):
+    for order in range(highest):
         got = ours(truncated(x, order), truncated(y, order)).coefs
         torch.testing.assert_close(got, truncated(result, order).coefs, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("order", [1, 3])
-@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("order, directions", [(1, 2), (3, 1), (2, 3)])
 @pytest.mark.parametrize("name", BINARY)
-def test_constants_mix_with_series_on_either_side(name, directions, order):
+def test_constants_mix_with_series_on_either_side(name, order, directions):
     ours, plain, left, right = BINARY[name]
     x = random_series(left, order, directions, seed=1)
     y = random_series(right, order, directions, seed=2, positive=True)
@@ -152,7 +166,9 @@ def test_closed_forms():
     one = constant(torch.ones(1, dtype=torch.float64))
     assert series.divide(one, x).coefs.flatten().tolist() == [1, -1, 1, -1, 1]
     assert series.power(x, 0.5).coefs.flatten().tolist() == [1, 1 / 2, -1 / 8, 1 / 16, -5 / 128]
-    torch.testing.assert_close(series.log(x).coefs[:, 0], torch.tensor([0, 1, -1 / 2, 1 / 3, -1 / 4]).double())
+    torch.testing.assert_close(
+        series.log(x).coefs[:, 0], torch.tensor([0, 1, -1 / 2, 1 / 3, -1 / 4]).double()
+    )
     t = Series(torch.tensor([0.0, 1, 0, 0, 0], dtype=torch.float64)[:, None], 4)
     sin, cos = series.sin_cos(t)
     torch.testing.assert_close(sin.coefs[:, 0], torch.tensor([0, 1, 0, -1 / 6, 0]).double())
@@ -198,7 +214,9 @@ def test_gelu_value_is_torch_gelu_in_float32():
 def test_gradients_flow_through_unary(name):
     x = random_series((2, 4), 3, 2, seed=4, positive=True)
     ours = UNARY[name][0]
-    assert torch.autograd.gradcheck(lambda c: ours(Series(c, 3, 2)).coefs, x.coefs.requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda c: ours(Series(c, 3, 2)).coefs, x.coefs.requires_grad_(), fast_mode=True
+    )
 
 
 @pytest.mark.parametrize("name", BINARY)

@@ -8,6 +8,7 @@ tests it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -51,13 +52,14 @@ def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray
             f"the model was fitted with {d} and {c}"
         )
     x = as_floats("at", at.coords if isinstance(at, Samples) else at)
+    given = x.shape
     if x.ndim == 1 and d == 1:
         x = x[:, None]
     if x.ndim == 2:
         x = np.broadcast_to(x, (len(context), *x.shape))
     if x.ndim != 3 or x.shape[0] != len(context) or x.shape[2] != d or x.shape[1] == 0:
         raise CSTError(
-            f"at has shape {np.shape(at)}; give (m, {d}) or ({len(context)}, m, {d}) with m ≥ 1, "
+            f"at has shape {given}; give (m, {d}) or ({len(context)}, m, {d}) with m ≥ 1, "
             f"one row of coordinates per query"
         )
     if not np.isfinite(x).all():
@@ -211,7 +213,7 @@ class Baseline(ABC):
         d, c = self._fitted()
         about = {
             "kind": type(self).__name__,
-            "settings": self.settings(),
+            "settings": {k: v.item() if isinstance(v, np.generic) else v for k, v in self.settings().items()},
             "d": d,
             "c": c,
             "scaling": self.scaling_.describe(),
@@ -235,9 +237,9 @@ class Baseline(ABC):
         except CSTError:
             raise
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise CSTError(
-                f"{folder} is damaged: {str(error).splitlines()[0]}; save the model again"
-            ) from None
+            lines = str(error).splitlines() or [type(error).__name__]
+            reason = f"{error} is missing" if isinstance(error, KeyError) else lines[0]
+            raise CSTError(f"{folder} cannot be read: {reason}; save the model again") from None
         model.shape_ = shape
         return model
 
@@ -306,6 +308,7 @@ class NeuralBaseline(Settings, Baseline):
         """Make a function that scores the network as it is now on fixed data; lower is better."""
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        self.device_ = self._device()
         data = self._batch(samples)
         training, held_out = split_samples(len(data), self.validation, self.seed)
         self.network_ = self._fresh_network(samples.d, samples.c)
@@ -319,6 +322,7 @@ class NeuralBaseline(Settings, Baseline):
             run,
             state=state,
             progress=self.label if progress else None,
+            fingerprint="" if state is None else _fingerprint(data),
         )
 
     @property
@@ -334,7 +338,13 @@ class NeuralBaseline(Settings, Baseline):
         return {"training": dataclasses.asdict(self.report_)}
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        try:
+            self.device_ = self._device()
+        except CSTError as error:
+            warnings.warn(f"{error}; the model was loaded on the CPU", CSTWarning, stacklevel=3)
+            self.device_ = torch.device("cpu")
         self.report_ = TrainingReport(**about["training"])
+        self.report_.history = [(int(step), float(score)) for step, score in self.report_.history]
         network = self._fresh_network(about["d"], about["c"])
         network.load_state_dict(tensors)
         self.network_ = network.eval()
@@ -342,10 +352,10 @@ class NeuralBaseline(Settings, Baseline):
     def _fresh_network(self, d: int, c: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return self._network(d, c).to(self._dtype()).to(self._device())
+            return self._network(d, c).to(self._dtype()).to(self.device_)
 
     def _batch(self, samples: Samples) -> Batch:
-        return self.scaling_.batch(samples, self._dtype(), self._device())
+        return self.scaling_.batch(samples, self._dtype(), self.device_)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -356,6 +366,20 @@ class NeuralBaseline(Settings, Baseline):
         return getattr(torch, self.precision)
 
     def _device(self) -> torch.device:
-        if self.device != "auto":
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            return torch.zeros(1, device=self.device).device
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).splitlines()[0]
+            raise CSTError(
+                f"device={self.device!r} cannot be used here ({reason}); auto or cpu always can"
+            ) from None
+
+
+def _fingerprint(data: Batch) -> str:
+    """Hash all numbers of a data set."""
+    digest = hashlib.sha256()
+    for x in (data.points.coords, data.points.values, data.points.observed):
+        digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
+    return digest.hexdigest()

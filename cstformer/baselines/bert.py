@@ -17,7 +17,7 @@ from jaxtyping import Bool
 from torch import Generator, Tensor
 
 from cstformer import series
-from cstformer.baselines.base import NeuralBaseline
+from cstformer.baselines.base import TOKENS_PER_STEP, NeuralBaseline
 from cstformer.losses import data_term
 from cstformer.objective import Batch
 from cstformer.samples import Samples
@@ -83,8 +83,9 @@ class BertTransformer(NeuralBaseline):
     def _validation(self, held_out: Batch) -> Callable[[], float]:
         """Error on fixed picked points, all of them constants: nothing to copy, as at prediction."""
         generator = torch.Generator().manual_seed(self.seed)
-        patterns = max(1, min(16, 128 // len(held_out)))
-        points = held_out[torch.arange(len(held_out)).repeat(patterns)].points
+        count, n = held_out.points.tokens.shape
+        patterns = max(1, min(16, 128 // count, TOKENS_PER_STEP // (count * n)))
+        points = held_out[torch.arange(count).repeat(patterns)].points
         picked = pick_points(points.tokens, self.picked, generator)
         shown = disguise(points, picked, self.mask_constant, generator, shares=(1.0, 0.0))
         indices = as_batches(len(picked), TOKENS_PER_PASS // picked.shape[1])

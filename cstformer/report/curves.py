@@ -106,7 +106,7 @@ def spiral_overview(
     draw_distributions(distribution, errors, p_values, None)
     distribution.set_title("error of each curve")
     panel_letter(distribution, "D")
-    curve_legend(fig, curves)
+    curve_legend(fig, curves[0])
     fig.align_ylabels([*against_time])
     fig.align_ylabels([*closer])
     return titled(fig, title)
@@ -137,7 +137,7 @@ def example_spiral(
         draw_component(ax, curve, c)
     share_time(components)
     fig.align_ylabels(components)
-    curve_legend(fig, [curve])
+    curve_legend(fig, curve)
     return titled(fig, title)
 
 
@@ -237,7 +237,7 @@ def error_against_roughness(
     ax.set_ylabel(f"{roughness} (1 = noise-free curve)")
     plain_log_axis(ax)
     titled(fig, title)
-    label_points(fig, ax, list(points), errors, ratios)
+    label_points(fig, ax, list(points), errors, ratios, keep_clear=1.0)
     return fig
 
 
@@ -315,5 +315,5 @@ def _rows_of_systems(curves: Sequence[Curve]) -> Figure:
                     fontweight="bold",
                     color=colours_of(names)[name],
                 )
-    curve_legend(fig, curves)
+    curve_legend(fig, curves[0])
     return fig

@@ -26,6 +26,7 @@ ERROR = "mean error at unseen points"
 def draw_distributions(
     ax: Axes, errors: Mapping[str, ArrayLike], p_values: PValues | None, condition: str | None
 ) -> None:
+    """Draw a cloud of errors per name, side by side, and a bracket for each P value."""
     data = {name: np.asarray(e, dtype=float).ravel() for name, e in errors.items()}
     data = {name: e[np.isfinite(e)] for name, e in data.items()}
     if not data or not all(len(e) for e in data.values()):

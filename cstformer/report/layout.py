@@ -49,8 +49,14 @@ def _overlap(a: Bbox, b: Bbox) -> float:
     return max(width, 0) * max(height, 0)
 
 
-def label_points(fig: Figure, ax: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:
-    """Write each name beside its point, at the first of twelve places that covers nothing else."""
+def label_points(
+    fig: Figure, ax: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray, keep_clear: float
+) -> None:
+    """Write each name beside its point, at the first of twelve places that covers nothing else.
+
+    Nothing else: no other point or name, and not the horizontal line at y = ``keep_clear``. Call it last,
+    when the limits of the axes and the layout of the figure are settled.
+    """
     canvas = FigureCanvasAgg(fig)
     fig.draw_without_rendering()
     renderer = canvas.get_renderer()
@@ -61,7 +67,7 @@ def label_points(fig: Figure, ax: Axes, names: Sequence[str], x: np.ndarray, y: 
     near, far = 6, 15
     places = [(near, 0), (-near, 0), (0, near), (0, -near), (near, near), (-near, near), (near, -near)]
     places += [(-near, -near), (0, far), (0, -far), (far, far), (-far, -far)]
-    line = ax.transData.transform((x[0], 1.0))[1]
+    line = ax.transData.transform((x[0], keep_clear))[1]
     taken.append(Bbox.from_extents(frame.x0, line - 1, frame.x1, line + 1))
     for i in np.argsort(x):
         candidates = []

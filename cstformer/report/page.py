@@ -56,7 +56,6 @@ def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> st
     template = resources.files("cstformer.report").joinpath("page.html").read_text(encoding="utf-8")
     tables = groups(result)
     facts = {
-        "experiment": result["experiment"],
         "preset": result["preset"],
         "seed": format_number(result["seed"]),
         "time": format_duration(result["seconds"]),

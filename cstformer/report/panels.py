@@ -78,8 +78,9 @@ def take_apart(
 
 
 def draw_plane(ax: Axes, curve: Curve, names: Sequence[str] | None = None) -> None:
+    """Draw the curve in the plane, with the fits of ``names`` only, or of all."""
     if curve.truth is not None:
-        ax.plot(*curve.truth.T, color=colour_of("truth"), linewidth=2.6, alpha=0.55, zorder=1)
+        ax.plot(*curve.truth.T, color=colour_of("truth"), linewidth=2.6, zorder=1)
     if curve.test is not None:
         ax.plot(*curve.test[1].T, ".", color=colour_of("test"), markersize=3.5, alpha=0.55, zorder=2, mew=0)
     colours = colours_of(curve.fits)
@@ -94,13 +95,13 @@ def draw_plane(ax: Axes, curve: Curve, names: Sequence[str] | None = None) -> No
 
 
 def draw_component(ax: Axes, curve: Curve, component: int) -> None:
+    """Draw one component against time."""
     if curve.truth is not None:
         ax.plot(
             curve.times,
             curve.truth[:, component],
             color=colour_of("truth"),
             linewidth=2.6,
-            alpha=0.55,
             zorder=1,
         )
     if curve.test is not None:
@@ -126,6 +127,7 @@ def _observed(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def draw_zoom(ax: Axes, curve: Curve, component: int, window: tuple[float, float]) -> None:
+    """Draw one component against time, within a window of time."""
     draw_component(ax, curve, component)
     inside = _inside(curve.times, window)
     seen = [y[inside, component] for y in (*curve.fits.values(), *present(curve.truth))]
@@ -138,10 +140,11 @@ def draw_zoom(ax: Axes, curve: Curve, component: int, window: tuple[float, float
 def draw_slopes(
     ax: Axes, curve: Curve, slopes: Mapping[str, np.ndarray], component: int, window: tuple[float, float]
 ) -> None:
+    """Draw the slopes (m, 2) of the fits, and that of the noise-free curve, within a window of time."""
     inside = _inside(curve.times, window)
     if curve.truth is not None:
         slope = np.gradient(curve.truth, curve.times, axis=0)[:, component]
-        ax.plot(curve.times, slope, color=colour_of("truth"), linewidth=2.6, alpha=0.55, zorder=1)
+        ax.plot(curve.times, slope, color=colour_of("truth"), linewidth=2.6, zorder=1)
     for name, colour in colours_of(slopes).items():
         ax.plot(
             curve.times,
@@ -181,14 +184,14 @@ def closer_look(curve: Curve, zoom: tuple[float, float] | None) -> tuple[int, tu
     return int(component), (float(centres[best] - half), float(centres[best] + half))
 
 
-def curve_legend(fig: Figure, curves: Sequence[Curve]) -> None:
-    curve = curves[0]
+def curve_legend(fig: Figure, curve: Curve) -> None:
+    """Explain all that is drawn of a curve, in one line above the panels."""
     handles = [
         Line2D([], [], color=colour, linestyle=line_of(name), linewidth=1.5, label=name)
         for name, colour in colours_of(curve.fits).items()
     ]
     if curve.truth is not None:
-        truth = Line2D([], [], color=colour_of("truth"), linewidth=2.6, alpha=0.55, label=LABELS["truth"])
+        truth = Line2D([], [], color=colour_of("truth"), linewidth=2.6, label=LABELS["truth"])
         handles.append(truth)
     handles.append(
         Line2D(
@@ -214,6 +217,7 @@ def square_limits(clouds: Sequence[np.ndarray]) -> tuple[tuple[float, float], tu
 
 
 def present(x: Any) -> list[Any]:
+    """Make a list of x, which is empty if x is None."""
     return [] if x is None else [x]
 
 

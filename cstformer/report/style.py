@@ -36,7 +36,7 @@ COLOURS = {
     "linear": "#E69F00",
     "cubic": "#CC79A7",
     "GP": "#56B4E9",
-    "truth": "#8C8C8C",
+    "truth": "#B5B5B5",
     "observed": "#000000",
     "test": "#009E73",
     # Fields and videos; from Paul Tol's muted scheme.
@@ -49,7 +49,7 @@ COLOURS = {
     "ConvLSTM": "#CC6677",
     "LFADS": "#882255",
     "LatentODE": "#AA4499",
-    "copy": "#BBBBBB",
+    "copy": "#666666",
 }
 """Colour of each system; `colour_of` also understands the other names in `ALIASES`."""
 

@@ -44,7 +44,6 @@ class Cell:
 
     text: str
     best: bool = False
-    number: bool = True
 
 
 @dataclass(frozen=True)
@@ -209,29 +208,29 @@ def groups(result: Mapping[str, Any]) -> list[Group]:
 
 def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    columns: dict[str, list[Cell]] = {"model": [Cell(row["model"], number=False) for row in rows]}
+    columns = [("model", [Cell(row["model"]) for row in rows])]
     for i, name in enumerate(metrics):
         entries = [row["metrics"].get(name, {}) for row in rows]
         winners = best_rows(name, [e.get("mean") for e in entries], [row["model"] for row in rows])
-        columns[name] = [
-            Cell(format_value(e.get("mean"), e.get("std")), best=j in winners) for j, e in enumerate(entries)
-        ]
+        texts = [format_value(e.get("mean"), e.get("std")) for e in entries]
+        columns.append((name, [Cell(text, best=j in winners) for j, text in enumerate(texts)]))
         if i == 0:  # the paper gives one number per row: the first metric's
-            columns["paper"] = [Cell(format_number(row.get("paper"), 4)) for row in rows]
-    sizes = {m["n"] for row in rows for m in row["metrics"].values() if m.get("n") is not None}
-    if len(sizes) == 1:
-        condition = f"{condition} (n = {sizes.pop():,})"
-    elif sizes:
-        sizes_of_rows = [
-            sorted({m["n"] for m in r["metrics"].values() if m.get("n") is not None}) for r in rows
-        ]
-        columns["n"] = [Cell(", ".join(map(format_number, s)) or MISSING) for s in sizes_of_rows]
-    columns["parameters"] = [Cell(format_number(row.get("parameters"))) for row in rows]
-    columns["training"] = [Cell(format_duration(row.get("train_seconds"))) for row in rows]
-    for optional in ("paper", "parameters", "training"):
-        if all(cell.text == MISSING for cell in columns.get(optional, [])):
-            columns.pop(optional, None)
-    return Group(condition, list(columns), [list(line) for line in zip(*columns.values(), strict=True)])
+            columns += _unless_empty("paper", [format_number(row.get("paper"), 4) for row in rows])
+    sizes = [{m["n"] for m in r["metrics"].values() if isinstance(m.get("n"), int)} for r in rows]
+    every_size = set().union(*sizes)
+    if len(every_size) == 1:
+        condition = f"{condition} (n = {every_size.pop():,})"
+    else:
+        columns += _unless_empty("n", [", ".join(map(format_number, sorted(s))) or MISSING for s in sizes])
+    columns += _unless_empty("parameters", [format_number(row.get("parameters")) for row in rows])
+    columns += _unless_empty("training", [format_duration(row.get("train_seconds")) for row in rows])
+    lines = [list(line) for line in zip(*(cells for _, cells in columns), strict=True)]
+    return Group(condition, [name for name, _ in columns], lines)
+
+
+def _unless_empty(name: str, texts: list[str]) -> list[tuple[str, list[Cell]]]:
+    """Make a column, or none if it has nothing to tell."""
+    return [(name, [Cell(text) for text in texts])] if any(text != MISSING for text in texts) else []
 
 
 def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> set[int]:

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from cstformer.errors import CSTError
+from cstformer.report.page import headline, write_report
+from cstformer.report.tables import groups
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every element must be closed in its own order."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.stack: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.cells: list[list[str]] = []
+        self.best: list[str] = []
+        self.words: list[str] = []
+        self.declared = ""
+        self.feed(text)
+        self.close()
+        assert not self.stack, f"never closed: {self.stack}"
+
+    def handle_decl(self, decl):
+        self.declared = decl
+
+    def handle_starttag(self, tag, attributes):
+        assert len({name for name, _ in attributes}) == len(attributes)
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.cells.append([])
+        if tag in ("td", "th"):
+            self.cells[-1].append("")
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.stack and self.stack.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] in ("td", "th"):
+            self.cells[-1][-1] += data
+            if self.tags[-1][1].get("class") == "best":
+                self.best.append(data)
+        if "style" not in self.stack:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def page(run_dir):
+    return Page(write_report(run_dir).read_text(encoding="utf-8"))
+
+
+def save(run_dir, result):
+    (run_dir / "result.json").write_text(json.dumps(result))
+
+
+def test_the_page_is_a_document_with_all_its_parts(page):
+    assert page.declared.lower() == "doctype html"
+    assert page.all("html") == [{"lang": "en"}]
+    assert any("width=device-width" in (meta.get("content") or "") for meta in page.all("meta"))
+    for tag in ("title", "h1", "main", "header", "footer"):
+        assert len(page.all(tag)) == 1
+    for piece in (
+        "spirals",
+        "12 min 3 s",
+        "cpu two cores, memory 8 GB",
+        "cst run spirals --preset default --seed 0",
+        "Mean Euclidean error, in the units of the data.",
+        "model.width",
+        "torch",
+        "Each point is one curve.",
+    ):
+        assert piece in page.text
+
+
+def test_the_tables_hold_the_numbers_next_to_the_papers(page):
+    assert ["CST", "0.0298 ± 0.0041", "0.03859", "1.12 ± 0.22", "147,000", "1 min 58 s"] in page.cells
+    assert ["Transformer", "0.0441 ± 0.0075", "0.04329", "340 ± 68", "818,000", "5 min"] in page.cells
+    assert ["CST vs cubic", "clean, regular", "3,312", "0.0034", "0.410", "150"] in page.cells
+    assert page.best == ["0.0298 ± 0.0041", "1.12 ± 0.22", "0.074 ± 0.012", "1.40 ± 0.28"]
+    assert "best error is 0.0298 ± 0.0041 , by CST; the paper has 0.03859." in page.text
+
+
+def test_every_figure_is_embedded_byte_for_byte(page, run_dir, result):
+    images = page.all("img")
+    assert len(images) == len(result["figures"]) == 2
+    for image, figure in zip(images, result["figures"], strict=True):
+        kind, _, data = image["src"].partition(";base64,")
+        assert kind == "data:image/png"
+        assert base64.b64decode(data, validate=True) == (run_dir / figure["file"]).read_bytes()
+        assert image["alt"] == figure["title"]
+
+
+def test_nothing_is_loaded_from_elsewhere(page, run_dir):
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "iframe", "object", "embed")
+        for name in ("src", "href", "srcset", "poster", "data"):
+            assert attributes.get(name, "data:").startswith("data:")
+    text = (run_dir / "report.html").read_text(encoding="utf-8")
+    assert "http://" not in text and "https://" not in text
+    assert not re.search(r"url\(|@import", text)
+    policy = next(m for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy["content"].startswith("default-src 'none'")
+
+
+def test_the_page_knows_paper_darkness_and_small_screens(run_dir):
+    text = write_report(run_dir).read_text(encoding="utf-8")
+    for query in ("@media print", "prefers-color-scheme: dark", "max-width: 480px"):
+        assert query in text
+
+
+def test_foreign_text_stays_text_wherever_it_stands(run_dir, result):
+    evil = "<script>alert('x')</script>\"&"
+    result["experiment"] = result["preset"] = result["command"] = result["machine"] = evil
+    result["notes"] = [evil]
+    result["settings"] = {evil: {evil: evil}}
+    result["versions"] = {evil: evil}
+    for row in result["table"]:
+        row["model"] = row["condition"] = evil
+        row["metrics"][evil] = row["metrics"].pop("roughness")
+    for test in result["tests"]:
+        test["name"] = test["condition"] = test["statistic"] = evil
+    for figure in result["figures"]:
+        figure["title"] = figure["caption"] = evil
+    save(run_dir, result)
+    text = write_report(run_dir).read_text(encoding="utf-8")
+    assert "<script" not in text.lower()
+    page = Page(text)
+    assert page.text.count("<script>alert('x')</script>") > 15
+    assert page.all("img")[0]["alt"] == evil
+
+
+def test_a_bare_result_makes_a_valid_page(run_dir, result):
+    bare = result | {"table": [], "tests": [], "figures": [], "settings": {}, "versions": {}, "seed": None}
+    del bare["notes"], bare["command"]
+    save(run_dir, bare)
+    page = Page(write_report(run_dir).read_text(encoding="utf-8"))
+    assert "This run has no table." in page.text
+    assert "cst run spirals --preset default" in page.text
+    assert not page.all("img")
+
+
+def test_headline_needs_a_winner(result):
+    clean, noisy = groups(result)
+    assert headline(clean)["model"] == "CST" and headline(clean)["paper"] == "0.03859"
+    assert headline(noisy)["paper"] == ""
+    result["table"] = result["table"][:1]
+    assert headline(groups(result)[0]) is None
+
+
+def test_writing_twice_leaves_one_page_and_the_same(run_dir):
+    before = {f.name for f in run_dir.iterdir()}
+    first = write_report(run_dir).read_bytes()
+    assert write_report(run_dir) == run_dir / "report.html"
+    assert (run_dir / "report.html").read_bytes() == first
+    assert {f.name for f in run_dir.iterdir()} == before | {"report.html"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "does not exist"),
+        (b'{"experiment": ', "as JSON"),
+        (b"\xff\xfe\x00", "as JSON"),
+        (b"[1]", "got list"),
+        (b"", "as JSON"),
+    ],
+)
+def test_a_run_without_a_valid_result_is_refused_in_one_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(CSTError, match=message) as caught:
+        write_report(tmp_path)
+    assert "result.json" in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("figures/absent.png", "cannot read the figure"),
+        ("../secret.png", "lies outside"),
+        ("/etc/hostname.png", "lies outside"),
+        ("result.json", "is none of"),
+        ("empty.png", "is empty"),
+    ],
+)
+def test_a_figure_that_cannot_be_embedded_is_named(run_dir, result, file, message):
+    (run_dir.parent / "secret.png").write_bytes(b"secret")
+    (run_dir / "empty.png").touch()
+    result["figures"].append({"file": file, "title": "", "caption": ""})
+    save(run_dir, result)
+    with pytest.raises(CSTError, match=message) as caught:
+        write_report(run_dir)
+    assert file.split("/")[-1] in str(caught.value)
+    assert not (run_dir / "report.html").exists()

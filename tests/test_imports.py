@@ -1,0 +1,130 @@
+"""Imports point one way: core ← estimator, baselines, datasets ← experiments ← cli; nobody imports the cli."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cstformer
+
+PACKAGE = Path(cstformer.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+UPPER = ("estimator", "queries", "baselines", "datasets", "experiments", "report", "explorer", "cli")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def layer(module: str) -> str:
+    """Where a module lives: ``core``, or the name of the upper file or folder."""
+    first = (module.split(".") + [""])[1]
+    return first if first in UPPER else "core"
+
+
+def imported(path: Path, everywhere: bool) -> set[str]:
+    """Modules of the package that a file imports: at the top level, or also inside functions."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not everywhere:
+                continue
+            if isinstance(child, ast.Import):
+                found.update(alias.name for alias in child.names)
+            if isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path} uses a relative import"
+                for alias in child.names:
+                    inner = f"{child.module}.{alias.name}"
+                    found.add(inner if inner in MODULES else str(child.module))
+            visit(child)
+
+    visit(tree)
+    return {name for name in found if name in MODULES}
+
+
+# Who may not be imported by whom.
+FORBIDDEN = {
+    "core": {"estimator", "queries", "baselines", "datasets", "experiments", "report", "explorer", "cli"},
+    "estimator": {"queries", "baselines", "datasets", "experiments", "report", "explorer", "cli"},
+    "queries": {"baselines", "datasets", "experiments", "report", "explorer", "cli"},
+    "baselines": {"experiments", "report", "explorer", "cli"},
+    "datasets": {"estimator", "baselines", "experiments", "report", "explorer", "cli"},
+    "experiments": {"explorer", "cli"},
+    "report": {"experiments", "explorer", "cli"},
+    "explorer": {"experiments", "cli"},
+    "cli": set(),
+}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_one_way(module):
+    if module == "cstformer":
+        return  # the front door names everything, lazily
+    wrong = {m for m in imported(MODULES[module], everywhere=True) if layer(m) in FORBIDDEN[layer(module)]}
+    assert not wrong, f"{module} imports {sorted(wrong)}"
+
+
+def test_the_walk_over_the_files_sees_imports():
+    assert "cstformer.transformer" in imported(MODULES["cstformer.estimator"], everywhere=False)
+    assert "cstformer.estimator" in imported(MODULES["cstformer.cli"], everywhere=True)
+    assert "cstformer.estimator" not in imported(MODULES["cstformer.cli"], everywhere=False)
+    assert layer("cstformer.baselines.base") == "baselines"
+    assert layer("cstformer.series") == "core"
+
+
+def test_no_import_cycles():
+    graph = {module: imported(path, everywhere=False) for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail[trail.index(module) :], module))
+        if module not in done:
+            for other in sorted(graph[module]):
+                visit(other, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has after running ``code``."""
+    script = f"import sys\n{code}\nprint('LOADED', *sorted({{m.split('.')[0] for m in sys.modules}}))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split()[1:])
+
+
+HEAVY = {"torch", "lightning", "pandas", "scipy", "sklearn", "matplotlib", "xarray"}
+
+
+def test_import_of_the_package_is_light():
+    assert not modules_after("import cstformer") & HEAVY
+
+
+def test_samples_and_files_do_not_need_torch():
+    loaded = modules_after("import cstformer\ncstformer.Samples([0.0, 1.0], [[1.0, 2.0]])")
+    assert "numpy" in loaded
+    assert not loaded & {"torch", "lightning", "matplotlib"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["--version"]])
+def test_help_does_not_wait_for_torch(arguments):
+    code = f"from cstformer.cli import main\ntry: main({arguments!r})\nexcept SystemExit as end: assert end.code == 0"
+    assert not modules_after(code) & (HEAVY | {"numpy"})
+
+
+def test_every_public_name_exists():
+    for name in cstformer.__all__:
+        assert getattr(cstformer, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        cstformer.nonsense  # noqa: B018
