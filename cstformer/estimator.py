@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import math
 import os
+import shutil
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +41,8 @@ TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: 
 TOKENS_PER_STEP = 2**13  # context tokens of one training step: large samples come in smaller batches
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
-MU_TRIALS = (0.0, 0.05, 1.0)  # shares tried by mu="search"
+MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
+COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a run from which compiling it pays
 
 
 @dataclass(frozen=True)
@@ -133,14 +136,24 @@ class CST(Settings, BaseEstimator):
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
         run = dataclasses.replace(_plain(self), batch=min(self.batch, max(1, TOKENS_PER_STEP // samples.n)))
+        began = time.monotonic()
         self.mu_ = self._choose_mu(data, training, held_out, run)
-        self.report_ = self._train(self.mu_, data, training, held_out, run, state, progress)[0]
+        if run.max_minutes is not None:  # trials count as training
+            run = dataclasses.replace(run, max_minutes=max(0.01, run.max_minutes - (time.monotonic() - began) / 60))
+        self.report_ = self._train(self.mu_, data, training, held_out, run, state, progress)
         return self
 
     def _train(
-        self, mu: float, data: Batch, training: Tensor, held_out: Tensor, run: Settings, state=None, progress: bool = False
-    ) -> tuple[TrainingReport, Validation]:
-        """Train the network with this μ; what happened, and the validation set."""
+        self,
+        mu: float,
+        data: Batch,
+        training: Tensor,
+        held_out: Tensor,
+        run: Settings,
+        state: str | os.PathLike | None = None,
+        progress: bool = False,
+    ) -> TrainingReport:
+        """Train the network with this μ."""
         objective = SobolevObjective(self.network_, self._start, run, self.noise_, self.kernel_.noise, mu)
         patterns = min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * data.points.coords.shape[1]))
         validation = Validation(objective, data[held_out], seed=self.seed, patterns=max(1, patterns))
@@ -154,7 +167,7 @@ class CST(Settings, BaseEstimator):
             progress="CST" if progress else None,
             fingerprint="" if state is None else _fingerprint(data),
         )
-        return report, validation
+        return report
 
     def _choose_mu(self, data: Batch, training: Tensor, held_out: Tensor, run: Settings) -> float:
         """μ as set, from the data, or by short trainings judged at held-out real points."""

@@ -117,10 +117,11 @@ class SobolevObjective:
 class Validation:
     """A fixed validation set: which points are hidden and where the dummy points fall never changes.
 
-    The score is the data term at the hidden real points, without any added noise, plus μ times the Sobolev term.
+    The score is the data term at hidden real points, without any added noise, plus μ times the Sobolev term. Where
+    nothing is hidden (``hide`` = 0, the paper's training), all real points count.
     """
 
-    def __init__(self, objective: SobolevObjective, batch: Batch, seed: int, patterns: int = 1):
+    def __init__(self, objective: SobolevObjective, batch: Batch, seed: int, patterns: int = 1, hide: float = 0.5):
         self.objective = objective
         generator = torch.Generator().manual_seed(seed)
         index = torch.arange(len(batch)).repeat(patterns)
@@ -129,7 +130,7 @@ class Validation:
         # At least one point is hidden wherever a sample has three or more.
         keep = points.tokens
         for _ in range(20):
-            drawn = sampling.hide_points(points.tokens, 0.5, generator, self.batch.groups)
+            drawn = sampling.hide_points(points.tokens, hide, generator, self.batch.groups)
             untouched = (keep == points.tokens).all(1, keepdim=True)
             keep = torch.where(untouched, drawn, keep)
         self.keep = keep

@@ -15,8 +15,11 @@ powers and compositions follow recurrences in the order. A plain tensor is a ser
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -254,36 +257,57 @@ def adjoint_product(gradient: Series, b: Series) -> Series:
 
 
 _CHUNK = 2**15  # numbers per coefficient handled at once: what a few temporaries need to stay in the cache
+_compiling = ContextVar("compiling", default=False)
 
 
-def _chunks(*coefs: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same columns of several (J, ...) tensors of one shape, a cache-sized piece at a time."""
-    flat = [c.flatten(1) for c in coefs]
-    for first in range(0, flat[0].shape[1], _CHUNK):
-        yield tuple(c[:, first : first + _CHUNK] for c in flat)
+@contextmanager
+def compiled_kernels(on: bool = True) -> Iterator[None]:
+    """Let `torch.compile` make one loop of each fused step: many times faster on wide layers, after a warm-up."""
+    token = _compiling.set(on)
+    try:
+        yield
+    finally:
+        _compiling.reset(token)
+
+
+@functools.cache
+def _compiled(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(kernel, dynamic=True)
+
+
+def _apply_kernel(kernel: Callable[..., Tensor], order: int, directions: int, *coefs: Tensor) -> Tensor:
+    """An elementwise kernel on (J, ...) tensors: compiled, or a cache-sized piece at a time."""
+    flat = [c.reshape(len(c), -1) for c in coefs]
+    if _compiling.get():
+        return _compiled(kernel)(order, directions, *flat).view_as(coefs[0])
+    out = torch.empty_like(flat[0])
+    for first in range(0, out.shape[1], _CHUNK):
+        piece = slice(first, first + _CHUNK)
+        out[:, piece] = kernel(order, directions, *(c[:, piece] for c in flat))
+    return out.view_as(coefs[0])
+
+
+def _gelu_value(order: int, directions: int, x: Tensor) -> Tensor:
+    return plain_gelu(Series(x, order, directions)).coefs
+
+
+def _gelu_gradient(order: int, directions: int, x: Tensor, gradient: Tensor) -> Tensor:
+    scaled = gelu_derivatives(x[0], order + 1)
+    slope = compose(Series(x, order, directions), [(m + 1) * scaled[m + 1] for m in range(order + 1)])
+    return adjoint_product(Series(gradient, order, directions), slope).coefs
 
 
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, order: int, directions: int) -> Tensor:
-        coefs = coefs.contiguous()
         ctx.save_for_backward(coefs)
         ctx.shape = order, directions
-        out = torch.empty_like(coefs)
-        for x, y in _chunks(coefs, out):
-            y.copy_(plain_gelu(Series(x, order, directions)).coefs)
-        return out
+        return _apply_kernel(_gelu_value, order, directions, coefs)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):  # type: ignore[override]
         (coefs,) = ctx.saved_tensors
-        order, directions = ctx.shape
-        out = torch.empty_like(coefs)
-        for x, g, y in _chunks(coefs, gradient.contiguous(), out):
-            scaled = gelu_derivatives(x[0], order + 1)
-            slope = compose(Series(x, order, directions), [(m + 1) * scaled[m + 1] for m in range(order + 1)])
-            y.copy_(adjoint_product(Series(g, order, directions), slope).coefs)
-        return out, None, None
+        return _apply_kernel(_gelu_gradient, *ctx.shape, coefs, gradient), None, None
 
 
 class _Exp(torch.autograd.Function):

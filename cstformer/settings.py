@@ -62,6 +62,11 @@ class Settings:
     max_minutes: float | None = _setting(None, "cap on training time; the best weights so far are kept", low=0)
     seed: int = _setting(0, "seed of everything random", low=0, high=2**32 - 1)
     precision: str = _setting("float32", "arithmetic", ("float32", "float64"))
+    compile: str = _setting(
+        "auto",
+        "torch.compile for the Taylor kernels; auto: where a C++ compiler exists and the run is long enough",
+        ("auto", "always", "never"),
+    )
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import lightning
 import torch
@@ -188,6 +189,7 @@ class _Run(lightning.LightningModule):
         return self.optimiser
 
     def on_train_start(self) -> None:
+        _listen(self)  # again: Lightning has put its own SIGTERM handler, which ends the process, before ours
         self.started = self.saved = time.monotonic()
         if not self.report.steps:
             self._validate(0)  # the untrained network may already be good: CST begins at its start
@@ -316,7 +318,7 @@ class _Run(lightning.LightningModule):
 
     def _restore_optimiser(self) -> None:
         for i, parameter in enumerate(self.network.parameters()):
-            prefix = f"optimiser.{i}."
+            prefix = f"{i}."
             entries = {k.removeprefix(prefix): v for k, v in self.saved_optimiser.items() if k.startswith(prefix)}
             if entries:
                 self.optimiser.state[parameter] = {
@@ -377,17 +379,23 @@ class _Bar(Callback):
         self.bar.stop()
 
 
-@contextmanager
-def _signals(run: _Run) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask the run to stop after its step; a second one ends at once. NaN ends the run."""
-    main = threading.current_thread() is threading.main_thread()
+def _listen(run: _Run) -> dict[signal.Signals, Any]:
+    """Send the signals to this run; the handlers they had before."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
 
     def ask(number, frame):
         if run.stop_requested:
             raise KeyboardInterrupt
         run.stop_requested = True
 
-    old = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    return {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+
+
+@contextmanager
+def _signals(run: _Run) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask the run to stop after its step; a second one ends at once. NaN ends the run."""
+    old = _listen(run)
     try:
         yield
     except _NotFinite as error:

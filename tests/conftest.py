@@ -1,4 +1,4 @@
-"""One thread, and run-time checks of every annotated shape and type of the mathematical core while testing."""
+"""One thread, and run-time checks of the annotated shapes and types of the mathematical core."""
 
 import sys
 import types
@@ -9,7 +9,7 @@ from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
 
-# Only the core: elsewhere the tests hand over wrong types on purpose, to read the package's own error messages.
+# Only the core: elsewhere tests hand over wrong types on purpose, to read the package's own errors.
 CORE = (
     "attention",
     "encoding",
@@ -21,8 +21,8 @@ CORE = (
     "series",
     "transformer",
 )
-# beartype as mypy understands annotations: an int is welcome where a float is. The import hook takes the checker by
-# its dotted name, hence the small module.
+# beartype as mypy understands annotations: an int is welcome where a float is. The import hook takes the
+# checker by its dotted name, hence the small module.
 checker = types.ModuleType("cstformer_type_checker")
 checker.check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 sys.modules[checker.__name__] = checker

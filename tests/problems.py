@@ -1,4 +1,4 @@
-"""Problems with a known answer: fields with closed-form partial derivatives, and tiny networks to try them on."""
+"""Problems with a known answer: fields with closed-form partials, and tiny networks to try them on."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def textbook_layer_norm(x: Tensor, shape, weight: Tensor, bias: Tensor, eps: flo
 
 
 def nested_derivatives(f: Callable[[Tensor], Tensor], d: int, order: int) -> list[Tensor]:
-    """f and its derivatives at s = 0 ∈ R^d by nesting autograd: item j has shape (..., d, …, d) with j times d.
+    """f and its derivatives at s = 0 ∈ R^d by nesting autograd: item j has shape (..., d, …, d), j times d.
 
-    torch's own LayerNorm is replaced meanwhile: its third reverse-mode and second forward-mode derivatives are wrong
-    (torch 2.13; they disagree with finite differences and with the textbook formula).
+    torch's own LayerNorm is replaced meanwhile: its third reverse-mode and second forward-mode derivatives
+    are wrong (torch 2.13; they disagree with finite differences and with the textbook formula).
     """
 
     def one_more(known):

@@ -45,7 +45,7 @@ def test_logits_are_divided_by_the_root_of_the_features():
 
 
 def test_derivatives_of_two_tokens_by_hand():
-    """With q = 1 + s and p the weight of the second key: y = 4 + 4p, p' = p(1−p) log 3, p'' = p'(1−2p) log 3."""
+    """With q = 1 + s and p the second key's weight: y = 4 + 4p, p' = p(1−p) log 3, p'' = p'(1−2p) log 3."""
     q = Series(torch.tensor([1.0, 1.0, 0.0]).double()[:, None, None, None, None], 2)
     y = exact_attention(q, column(0, LOG3), column(4, 8), everyone(2)).coefs.flatten()
     p = 0.75
@@ -114,7 +114,7 @@ def test_nystrom_with_a_landmark_per_token_has_the_exact_derivatives():
 
 @pytest.mark.parametrize("tokens, landmarks", [(12, 4), (20, 5), (8, 8)])
 def test_parity_with_the_nystrom_attention_package(tokens, landmarks):
-    """Same weights, same answer. One head and one sample: the package scales its inverse by the batch's maximum."""
+    """Same weights, same answer. One head, one sample: the package scales by the maximum of the batch."""
     torch.manual_seed(0)
     package = NystromAttention(
         dim=6, dim_head=8, heads=1, num_landmarks=landmarks, pinv_iterations=6, residual=False
@@ -188,7 +188,7 @@ def sizes(pattern: str, attention: str, n: int, order: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("pattern, order", [("joint", 0), ("joint", 2), ("context", 2)])
 def test_nystrom_memory_is_linear(pattern, order):
-    """Forward and backward: doubling the tokens doubles the largest tensor and the sum of all; no n×n exists."""
+    """Forward and backward: twice the tokens, twice the largest tensor and the sum of all; no n×n exists."""
     small, middle, large = (sizes(pattern, "nystrom", n, order) for n in (500, 1000, 2000))
     for a, b in ((small, middle), (middle, large)):
         assert b[0] <= 2.05 * a[0] and b[1] <= 2.05 * a[1]

@@ -54,10 +54,11 @@ def test_cubic_is_scipys_natural_spline(knots):
 
 
 def test_hermite_by_hand():
-    """Knots 0, 1, 3 with values 0, 1, 5: secants 1 and 2, slope (2·1 + 1·2)/3 = 4/3 in the middle, secants at the ends."""
+    """Knots 0, 1, 3, values 0, 1, 5: end slopes are the secants 1 and 2, the middle (2·1 + 1·2)/3 = 4/3."""
     start = curve("hermite", [0.0, 1.0, 3.0], [0.0, 1.0, 5.0])
     values = at(start, [0.0, 0.5, 1.0, 2.0, 3.0], order=1)[..., 0]
-    # on [0, 1]: s + (−1/3)s² + (1/3)s³; on [1, 3], u = t − 1: 1 + 4u/3 + u²·(6 − 8/3 − 2)/2 + u³·(4/3 + 2 − 4)/4
+    # on [0, 1]: s + (−1/3)s² + (1/3)s³
+    # on [1, 3], u = t − 1: 1 + 4u/3 + u²·(6 − 8/3 − 2)/2 + u³·(4/3 + 2 − 4)/4
     middle = 0.5 - 0.25 / 3 + 0.125 / 3
     second = 1 + 4 / 3 + (6 - 8 / 3 - 2) / 2 + (4 / 3 + 2 - 4) / 4
     torch.testing.assert_close(values[0], torch.tensor([0, middle, 1, second, 5]).double())
@@ -82,9 +83,9 @@ def test_measured_smoothness_at_knots(kind, smooth_to):
 
 @pytest.mark.parametrize("kind, smooth_to", [("linear", 0), ("hermite", 1), ("cubic", 2)])
 def test_measured_smoothness_in_the_plane(kind, smooth_to):
-    """Just above the softening (1e-3): slopes of the derivative of order smooth_to stay, the next one jumps or grows.
+    """Above the softening (1e-3): derivatives up to smooth_to are continuous, the next one jumps or grows.
 
-    The change of the j-th derivative between x_i − h and x_i + h falls with h for j ≤ smooth_to, and not above.
+    The change of the j-th derivative across a point falls with the distance for j ≤ smooth_to, not above.
     """
     coords, values = uniform(1, 12, 2, seed=1), normal(1, 12, 1, seed=2)
     start = make_start(kind, coords, values, torch.ones(1, 12, 1, dtype=torch.bool))

@@ -1,4 +1,4 @@
-"""A training step: nothing hidden leaks, validation stands still, noise of input and target is independent."""
+"""A training step: nothing hidden leaks, validation stands still, input and target noise are independent."""
 
 import itertools
 

@@ -38,7 +38,7 @@ def coefficients(f, order: int) -> list[torch.Tensor]:
 
 
 def assert_matches(result: Series, plain, *inputs: Series, tolerance=1e-10):
-    """Every coefficient of every direction equals the nested derivative of ``plain`` along the input curves."""
+    """Every coefficient of every direction equals the nested derivative of ``plain`` along the curves."""
     like = max(inputs, key=lambda x: x.order)
     assert (result.order, result.directions) == (like.order, like.directions)
     assert len(result.coefs) == 1 + like.order * like.directions
@@ -161,7 +161,7 @@ def test_order_zero_of_two_constants(name):
 
 
 def test_closed_forms():
-    """At x = 1 + s: 1/x has coefficients (−1)^j, √x the binomials C(½, j), log x ∓1/j; sin at s = 0 is odd."""
+    """At x = 1 + s: 1/x has coefficients (−1)^j, √x the binomials C(½, j), log x ∓1/j; sine is odd."""
     x = Series(torch.tensor([1.0, 1, 0, 0, 0], dtype=torch.float64)[:, None], 4)
     one = constant(torch.ones(1, dtype=torch.float64))
     assert series.divide(one, x).coefs.flatten().tolist() == [1, -1, 1, -1, 1]
@@ -241,3 +241,37 @@ def test_truncation_error_falls_at_the_order_of_the_series():
         error = (taylor - f(constant(x0 + steps)).value).abs().log()
         slope = ((error[-1] - error[0]) / (steps[-1].log() - steps[0].log())).item()
         assert order + 0.8 < slope < order + 1.6
+
+
+FUSED = {
+    "exp": (series.exp, series.plain_exp),
+    "gelu": (series.gelu, series.plain_gelu),
+    "layer_norm": (
+        lambda x: series.layer_norm(x, GAIN, OFFSET, 1e-5),
+        lambda x: series.plain_layer_norm(x, GAIN, OFFSET, 1e-5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("chunk", [5, 2**15])
+def test_fused_steps_are_the_plain_ones_backward_too(name, chunk, monkeypatch):
+    monkeypatch.setattr(series, "_CHUNK", chunk)
+    weight = normal(7, 5, 3, 4, seed=9)
+    results = []
+    for f in FUSED[name]:
+        coefs = random_series((5, 3, 4), 3, 2, seed=3).coefs.requires_grad_()
+        y = f(Series(coefs, 3, 2)).coefs
+        (y * weight).sum().backward()
+        results.append((y.detach(), coefs.grad))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_of_weights_of_fused_steps():
+    x = random_series((2, 4), 2, 2, seed=4).coefs.requires_grad_()
+    weight, bias, gain, offset = (t.clone().requires_grad_() for t in (WEIGHT, BIAS, GAIN, OFFSET))
+    linear = lambda c, w, b: series.linear(Series(c, 2, 2), w, b).coefs  # noqa: E731
+    norm = lambda c, w, b: series.layer_norm(Series(c, 2, 2), w, b, 1e-5).coefs  # noqa: E731
+    assert torch.autograd.gradcheck(linear, (x, weight, bias))
+    assert torch.autograd.gradcheck(norm, (x, gain, offset))
+    assert torch.autograd.gradcheck(lambda c: series.gelu(Series(c, 2, 2)).coefs, x)

@@ -108,6 +108,8 @@ def reference_run(toy: Toy):
     s, network = toy.settings, toy.network
     optimiser = torch.optim.AdamW(network.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=True)
     average, best, history = toy.weights(), toy.weights(), []
+    network.eval()
+    history.append((0, toy.score()))
     network.train()
     for step in range(s.steps):
         for group in optimiser.param_groups:
@@ -138,7 +140,7 @@ def test_a_run_is_adamw_with_schedule_clipping_averaging_and_the_best_weights():
     assert toy.seen == plain.seen
     assert toy.report.steps == 12
     assert toy.report.ended == "finished"
-    assert [step for step, _ in toy.report.history] == list(range(1, 13))
+    assert [step for step, _ in toy.report.history] == list(range(13))
     assert [score for _, score in toy.report.history] == pytest.approx([score for _, score in history], rel=1e-5)
     assert toy.report.best_score == min(score for _, score in toy.report.history)
     for k, v in toy.weights().items():
@@ -174,8 +176,8 @@ def test_same_seed_same_numbers_other_seed_other_numbers():
 
 def test_long_runs_validate_about_25_times():
     report = Toy(steps=60, patience=1).train().report
-    assert [step for step, _ in report.history] == list(range(2, 61, 2))
-    assert Toy(steps=1).train().report.history[0][0] == 1
+    assert [step for step, _ in report.history] == list(range(0, 61, 2))
+    assert [step for step, _ in Toy(steps=1).train().report.history] == [0, 1]
 
 
 def test_a_run_disturbs_nothing_global(tmp_path, monkeypatch):
@@ -213,13 +215,22 @@ def test_progress_bar_goes_to_stderr_and_changes_nothing(capsys):
 
 def test_patience_stops_and_keeps_the_best():
     toy = Toy(steps=40, patience=0.25)
-    scores = iter([5.0, 3.0, 1.0] + [2.0] * 100)
+    scores = iter([9.0, 5.0, 3.0, 1.0] + [2.0] * 100)
     toy.score = lambda: next(scores)
     toy.train()
     assert toy.report.ended == "patience"
     assert toy.report.best_step == 3
     assert toy.report.steps == 3 + 10 + 1
     assert "no improvement for 25% of the steps" in toy.report.sentence(toy.settings)
+
+
+def test_weights_that_training_only_worsens_are_left_as_they_were():
+    toy = Toy(steps=40, patience=0.25)
+    before, scores = toy.weights(), iter([1.0] + [2.0] * 100)
+    toy.score = lambda: next(scores)
+    toy.train()
+    assert (toy.report.ended, toy.report.best_step, toy.report.steps) == ("patience", 0, 11)
+    assert same(toy.weights(), before)
 
 
 class Clock:
@@ -299,8 +310,8 @@ def test_a_loss_that_is_not_finite_stops_with_the_best_weights():
     assert "the loss was not finite" in toy.report.sentence(toy.settings)
     short.at_step[6] = lambda value: os.kill(os.getpid(), signal.SIGINT) or value
     history = short.train().report.history
-    assert toy.report.history == history[:6]
-    assert toy.score() == toy.report.best_score == min(score for _, score in history[:6])
+    assert toy.report.history == history[:7]
+    assert toy.score() == toy.report.best_score == min(score for _, score in history[:7])
 
 
 def test_a_run_that_met_nan_is_not_resumed_into_it_again(tmp_path):

@@ -50,10 +50,10 @@ def each_query_alone(context: Context, at: torch.Tensor) -> tuple[Context, torch
 def check_all_partials(d, order, start, **architecture):
     """The series pass against nested autograd of the plain pass.
 
-    joint: along a simultaneous shift of all queries. context: each query is shifted alone, in a model asked for
-    nothing else.
+    joint: along a simultaneous shift of all queries. context: each query is shifted alone, in a model asked
+    for nothing else.
     """
-    network, context, at = tiny_network(d, **architecture), tiny_context(d), queries(d)
+    network, context, at = tiny_network(d, iterations=3, **architecture), tiny_context(d), queries(d)
     p = plan(d, up_to(d, order))
     line = series.straight_line(at, p.directions, p.order)
     y = network(context, line, start_of(start, context)(line))[1]
@@ -76,18 +76,13 @@ def product(*choices):
 @product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, ("pre",))
 def test_curves_to_order_three(pattern, attention, encoding, start, norm):
     layers = 1 if pattern == "joint" else 2  # in context, Nyström first matters to the second layer
-    sizes = {"layers": layers, "iterations": 3}
-    check_all_partials(
-        1, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm, **sizes
-    )
+    choices = dict(pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+    check_all_partials(1, 3, start, layers=layers, **choices)
 
 
 @product(PATTERNS, ATTENTIONS, ENCODINGS, ("cubic",), ("post",))
 def test_curves_to_order_three_with_norms_after(pattern, attention, encoding, start, norm):
-    sizes = {"layers": 2, "iterations": 3}
-    check_all_partials(
-        1, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm, **sizes
-    )
+    check_all_partials(1, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
 
 
 @product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, ("pre",))
