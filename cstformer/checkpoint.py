@@ -33,7 +33,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote, or a one-line error."""
+    """Read what `write_tensors` wrote; a damaged file gets a one-line error."""
     try:
         with safe_open(path, framework="pt") as file:
             meta = json.loads((file.metadata() or {}).get("json", "{}"))
@@ -60,7 +60,7 @@ def save_model(folder: str | os.PathLike[str], tensors: dict[str, Tensor], descr
 
 
 def check_target(folder: str | os.PathLike[str]) -> Path:
-    """Where a model may be written: nothing is there, an empty directory, or an older model and nothing else."""
+    """Say where a model may be written: where nothing is, or an older model and nothing else."""
     target = Path(os.path.abspath(folder))
     if target.is_dir():
         strange = sorted({f.name for f in target.iterdir()} - {WEIGHTS, DESCRIPTION})
@@ -87,7 +87,9 @@ def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if not isinstance(format_, int) or isinstance(format_, bool) or format_ < 1:
         raise CSTError(f"{path} is damaged (format {format_!r}); save the model again")
     if format_ > FORMAT:
-        raise CSTError(f"{folder} was written by a newer cstformer (format {format_}, this one reads {FORMAT}); upgrade")
+        raise CSTError(
+            f"{folder} was written by a newer cstformer (format {format_}, this one reads {FORMAT}); upgrade"
+        )
     if found != kind:
         raise CSTError(f"{folder} holds a {found!r} model, not {kind!r}")
     tensors, _ = read_tensors(folder / WEIGHTS)

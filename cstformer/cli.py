@@ -1,6 +1,7 @@
 """The command ``cst``: every subcommand is a function, every setting of CST a flag.
 
-Bad input ends with exit code 2 and one readable line. Heavy libraries are imported by the command that needs them.
+Bad input ends with exit code 2 and one readable line. Heavy libraries are imported by the command that needs
+them.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser = Parser(
         prog="cst",
-        description="Continuous Spatiotemporal Transformer: learn continuous dynamics from noisy, sparse, irregular "
-        "samples, then ask for values and derivatives anywhere.",
-        epilog="Start with: cst data show FILE; cst fit FILE --out model; cst predict model FILE --at queries.csv --out out.csv",
+        description="Continuous Spatiotemporal Transformer: learn continuous dynamics from noisy, sparse, "
+        "irregular samples, then ask for values and derivatives anywhere.",
+        epilog="Start with: cst data show FILE; cst fit FILE --out model; "
+        "cst predict model FILE --at queries.csv --out out.csv",
     )
     parser.add_argument("--version", action="version", version=f"cstformer {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -101,14 +103,29 @@ def _add_fit(commands) -> None:
         "  cst fit recording.nc --out model --window 2.0 --stride 1.0      (one long recording)\n"
         "  cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5   (frames)",
     )
-    parser.add_argument("train", metavar="TRAIN", help="npz, csv, tsv, parquet, nc or zarr samples; or a movie (tif, npz, npy, nc, zarr)")
-    parser.add_argument("--out", required=True, metavar="MODEL", help="directory of the model; an interrupted fit resumes there")
+    parser.add_argument(
+        "train",
+        metavar="TRAIN",
+        help="npz, csv, tsv, parquet, nc or zarr samples; or a movie (tif, npz, npy, nc, zarr)",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="MODEL",
+        help="directory of the model; an interrupted fit resumes there",
+    )
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags win over it")
     parser.add_argument("--preset", default="default", help=f"settings to start from: {', '.join(PRESETS)}")
     parser.add_argument("--coords", metavar="A,B", help="coordinate columns of a table, or dims of a grid")
     parser.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
-    parser.add_argument("--patch", metavar="H,W", help="treat TRAIN as a movie and cut frames into such patches (default 8,8)")
-    parser.add_argument("--window", type=float, help="cut a long recording into windows: frames of a movie, else coordinate units")
+    parser.add_argument(
+        "--patch", metavar="H,W", help="treat TRAIN as a movie and cut frames into such patches (default 8,8)"
+    )
+    parser.add_argument(
+        "--window",
+        type=float,
+        help="cut a long recording into windows: frames of a movie, else coordinate units",
+    )
     parser.add_argument("--stride", type=float, help="step between windows (default: half a window)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     group = parser.add_argument_group("settings of the model and its training")
@@ -120,10 +137,10 @@ def _add_fit(commands) -> None:
 
 
 def parse_setting(name: str, text: str) -> Any:
-    """A setting from its text on the command line or in a file.
+    """Read a setting from its text on the command line or in a file.
 
-    >>> parse_setting("order", "3"), parse_setting("mu", "auto"), parse_setting("p", "inf"), parse_setting("root", "true")
-    (3, 'auto', inf, True)
+    >>> parse_setting("order", "3"), parse_setting("mu", "auto"), parse_setting("p", "inf")
+    (3, 'auto', inf)
     """
     from cstformer.settings import setting_fields
 
@@ -193,7 +210,10 @@ def _fit(args: argparse.Namespace) -> int:
         state.unlink(missing_ok=True)
     if not args.quiet:
         print(model.report_.sentence(model))
-        print(f"estimated noise {model.kernel_.noise:.3g} of the values' sd; {model.n_parameters_:,} weights; saved to {args.out}")
+        print(
+            f"estimated noise {model.kernel_.noise:.3g} of the values' sd; "
+            f"{model.n_parameters_:,} weights; saved to {args.out}"
+        )
     if model.report_.ended == "interrupted":
         print("cst: interrupted; best weights so far saved, run the same command to go on", file=sys.stderr)
         return 130
@@ -250,8 +270,15 @@ def _add_predict(commands) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="directory written by `cst fit`")
     parser.add_argument("context", metavar="CONTEXT", help="the observed points (or the movie) to answer from")
-    parser.add_argument("--at", required=True, metavar="QUERY", help="file with coords, or numbers with commas (one axis, or the times of a movie)")
-    parser.add_argument("--out", required=True, metavar="FILE", help="npz, csv, parquet, nc or zarr; a movie goes to npz")
+    parser.add_argument(
+        "--at",
+        required=True,
+        metavar="QUERY",
+        help="file with coords, or numbers with commas (one axis, or the times of a movie)",
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="npz, csv, parquet, nc or zarr; a movie goes to npz"
+    )
     parser.add_argument("--derivative", metavar="K,…", help="order along each axis, e.g. 1,0,0")
     parser.add_argument("--coords", metavar="A,B", help="coordinate columns of CONTEXT")
     parser.add_argument("--values", metavar="A,B", help="value columns of CONTEXT")
@@ -310,7 +337,7 @@ def _inline(text: str):
 
 
 def _times(text: str):
-    """Times from ``0,0.5,1`` or from a file with times or one coordinate column."""
+    """Read times from ``0,0.5,1`` or from a file with times or one coordinate column."""
     import numpy as np
 
     from cstformer.files import read_npz
@@ -357,8 +384,12 @@ def _add_data(commands) -> None:
     spirals.add_argument("--seed", type=int, default=0)
     spirals.add_argument("--noise", type=float, default=0.0, help="further N(0, NOISE) on the values (the paper: 0.1)")
     spirals.add_argument("--observation-noise", type=float, default=0.02, help="noise of the published file")
-    spirals.add_argument("--no-monte-carlo", action="store_true", help="without the published solver's Monte-Carlo noise")
-    spirals.add_argument("--converged", action="store_true", help="solve to convergence instead of the published 5 + 1 updates")
+    spirals.add_argument(
+        "--no-monte-carlo", action="store_true", help="without the published solver's Monte-Carlo noise"
+    )
+    spirals.add_argument(
+        "--converged", action="store_true", help="solve to convergence instead of the published 5 + 1 updates"
+    )
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -384,6 +415,8 @@ def _make_spirals(args: argparse.Namespace) -> int:
     from cstformer.datasets.spirals import irregular_indices, make_spirals, regular_indices
     from cstformer.samples import Samples
 
+    if not args.noise >= 0:
+        raise CSTError(f"--noise {args.noise:g}: must be at least 0")
     made = make_spirals(
         args.curves,
         args.points,
@@ -420,7 +453,8 @@ def _add_run(commands) -> None:
         "run",
         "run an experiment of the paper",
         _run,
-        f"experiments: {', '.join(EXPERIMENTS)}\nAn interrupted run goes on where it stopped; rows that are done are not done again.",
+        f"experiments: {', '.join(EXPERIMENTS)}\n"
+        "An interrupted run goes on where it stopped; rows that are done are not done again.",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
     parser.add_argument("--preset", default="default", help="smoke (seconds), default (two cores, an hour) or paper")

@@ -110,7 +110,9 @@ def plan(d: int, indices: Sequence[MultiIndex]) -> DerivativePlan:
         else:
             same_order = multi_indices(len(axes), sum(q))
             factorials = [math.prod(math.factorial(i) for i in p) for p in same_order]
-            powers = [[math.prod(x**i for x, i in zip(row, p, strict=True)) for p in same_order] for row in local.tolist()]
+            powers = [
+                [math.prod(x**i for x, i in zip(row, p, strict=True)) for p in same_order] for row in local.tolist()
+            ]
             system = torch.tensor(powers, dtype=torch.float64) / torch.tensor(factorials, dtype=torch.float64)
             row = torch.linalg.pinv(system)[same_order.index(tuple(q[a] for a in axes))]
         weights[tuple(q)] = row

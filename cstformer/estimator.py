@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import os
 import shutil
 import time
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,24 @@ from torch import Tensor
 
 from cstformer import sampling, series
 from cstformer.checkpoint import load_model, save_model
-from cstformer.derivatives import MultiIndex, check_multi_index, plan, up_to
-from cstformer.errors import CSTError, CSTWarning
+from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
+from cstformer.errors import CSTError
 from cstformer.frame_start import frame_series, frame_start
 from cstformer.gaussian_process import Kernel, fit_kernel
+from cstformer.inputs import (
+    TOKENS_PER_STEP,
+    check_queries,
+    check_training,
+    choose_device,
+    device_or_cpu,
+    fingerprint,
+    split_samples,
+    warn_outside,
+)
 from cstformer.interpolation import Start, make_start
 from cstformer.objective import Batch, SobolevObjective, Validation
 from cstformer.patches import PatchLayout
-from cstformer.samples import Samples, as_floats
+from cstformer.samples import Samples
 from cstformer.scaling import Scaling, as_batches
 from cstformer.series import Series
 from cstformer.settings import Settings, check_settings, preset, setting_fields
@@ -38,7 +46,6 @@ from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
 
 TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: bounds the memory
-TOKENS_PER_STEP = 2**13  # context tokens of one training step: large samples come in smaller batches
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
@@ -52,7 +59,8 @@ class AttentionMaps:
     Attributes
     ----------
     maps : array (N, layers, heads, rows, columns)
-        ``maps[i, l, h, r]`` says how token r of sample i shares its attention; rows sum to one with exact attention.
+        ``maps[i, l, h, r]`` says how token r of sample i shares its attention; rows sum to one with exact
+        attention.
     rows, columns : arrays (N, ·, d)
         Coordinates of the readers and of what they read, in the user's units. In ``context`` queries read
         observed points; in ``joint`` observed points and queries (in this order) read each other.
@@ -70,7 +78,8 @@ class AttentionMaps:
 class CST(Settings, BaseEstimator):
     """Continuous Spatiotemporal Transformer.
 
-    Learns functions u: R^d → R^c from samples that are noisy, sparse and irregular, and answers at any coordinate.
+    Learns functions u: R^d → R^c from samples that are noisy, sparse and irregular, and answers at any
+    coordinate.
     All parameters are keyword arguments with defaults that work; ``cst fit --help`` explains each.
 
     Examples
@@ -95,7 +104,7 @@ class CST(Settings, BaseEstimator):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> CST:
-        """An estimator with the settings of a preset (``default``, ``paper``, ``smoke``) and your changes to them."""
+        """Make an estimator with the settings of a preset (default, paper, smoke) and your changes to them."""
         return cls(**{**preset(name), **changes})
 
     def set_params(self, **settings: Any) -> CST:
@@ -107,7 +116,14 @@ class CST(Settings, BaseEstimator):
 
     # Fitting
 
-    def fit(self, samples: Samples, y: None = None, *, state: str | os.PathLike | None = None, progress: bool = False) -> CST:
+    def fit(
+        self,
+        samples: Samples,
+        y: None = None,
+        *,
+        state: str | os.PathLike | None = None,
+        progress: bool = False,
+    ) -> CST:
         """Train on samples.
 
         Parameters
@@ -129,9 +145,9 @@ class CST(Settings, BaseEstimator):
             "units": dict(samples.units),
         }
         self.scaling_ = Scaling.of(samples)
-        self.device_ = self._device()
+        self.device_ = choose_device(self.device)
         data = self.scaling_.batch(samples, self._dtype(), self.device_)
-        training, held_out = self._split(len(data))
+        training, held_out = split_samples(len(data), self.validation, self.seed)
         self.kernel_ = self._fit_kernel(data[training])
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
@@ -154,20 +170,36 @@ class CST(Settings, BaseEstimator):
         progress: bool = False,
     ) -> TrainingReport:
         """Train the network with this μ."""
+        validation = self._validation(mu, data[held_out], run, min(0.5, self.hide))
+        with series.compiled_kernels(self._compiles(validation.objective, run, data.points.coords.shape[1])):
+            return train(
+                self.network_,
+                lambda index, generator: validation.objective.loss(data[training[index]], generator),
+                validation.score,
+                len(training),
+                run,
+                state=None if state is None else Path(state),
+                progress="CST" if progress else None,
+                fingerprint="" if state is None else fingerprint(data),
+            )
+
+    def _validation(self, mu: float, held_out: Batch, run: Settings, hide: float) -> Validation:
+        """Make the loss with this μ and its fixed validation set."""
         objective = SobolevObjective(self.network_, self._start, run, self.noise_, self.kernel_.noise, mu)
-        patterns = min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * data.points.coords.shape[1]))
-        validation = Validation(objective, data[held_out], seed=self.seed, patterns=max(1, patterns))
-        report = train(
-            self.network_,
-            lambda index, generator: objective.loss(data[training[index]], generator),
-            validation.score,
-            len(training),
-            run,
-            state=None if state is None else Path(state),
-            progress="CST" if progress else None,
-            fingerprint="" if state is None else _fingerprint(data),
-        )
-        return report
+        n = held_out.points.coords.shape[1]
+        patterns = max(1, min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * n)))
+        return Validation(objective, held_out, self.seed, patterns, hide)
+
+    def _compiles(self, objective: SobolevObjective, run: Settings, n: int) -> bool:
+        """Whether compiling pays: decided by sizes, not by the clock, so that every run decides alike."""
+        if self.compile != "auto":
+            return self.compile == "always"
+        if objective.plan.order == 0 or not any(map(shutil.which, ("g++", "clang++", "c++"))):
+            return False
+        tokens = self.dummies + (n if self.pattern == "joint" else 0)
+        coefficients = 1 + objective.plan.order * len(objective.plan.directions)
+        numbers = run.steps * run.batch * tokens * coefficients * self.feedforward * self.layers
+        return numbers > COMPILE_FROM
 
     def _choose_mu(self, data: Batch, training: Tensor, held_out: Tensor, run: Settings) -> float:
         """μ as set, from the data, or by short trainings judged at held-out real points."""
@@ -178,47 +210,33 @@ class CST(Settings, BaseEstimator):
         balance = self._balanced_mu(data[training])
         if self.mu == "auto":
             return MU_SHARE * balance
-        cap = None if run.max_minutes is None else run.max_minutes / 20
-        short = dataclasses.replace(run, steps=max(1, run.steps // 20), max_minutes=cap)
+        cap = None if run.max_minutes is None else run.max_minutes / 12
+        short = dataclasses.replace(run, steps=max(1, run.steps // 12), max_minutes=cap)
         untrained = {k: v.clone() for k, v in self.network_.state_dict().items()}
+        judge = self._validation(0.0, data[held_out], run, hide=0.2)
         scores = {}
         for share in MU_TRIALS:
             self.network_.load_state_dict(untrained)
-            report, validation = self._train(share * balance, data, training, held_out, short)
+            report = self._train(share * balance, data, training, held_out, short)
             if report.ended == "interrupted":
                 raise KeyboardInterrupt
-            validation.objective.mu = 0.0
-            scores[share * balance] = validation.score()
+            scores[share * balance] = judge.score()
         self.network_.load_state_dict(untrained)
         return min(scores, key=lambda mu: scores[mu])
 
     def _training_samples(self, samples: Samples) -> Samples:
-        if not isinstance(samples, Samples):
-            raise CSTError(f"fit takes Samples, got {type(samples).__name__}; wrap arrays as Samples(coords, values)")
-        samples = samples.merged().sorted()
-        count = samples.point_observed.sum(1)
-        if (count < 2).any():
-            few = np.flatnonzero(count < 2)
-            raise CSTError(
-                f"samples {few[:5].tolist()} have fewer than two observed points; remove them or give them more"
-            )
+        samples = check_training(samples)
         if samples.n > MAX_TOKENS:
             raise CSTError(
-                f"a sample has {samples.n:,} points, more than the {MAX_TOKENS:,} that attention can hold; cut it by "
-                "samples.windows(length, stride) (--window), or frames into patches (--patch)"
+                f"a sample has {samples.n:,} points, more than the {MAX_TOKENS:,} that attention can hold; "
+                "cut it by samples.windows(length, stride) (--window), or frames into patches (--patch)"
             )
         if samples.layout is not None and self.coord_noise > 0:
             raise CSTError("coord_noise cannot be used with frames, whose patches lie on a grid; set it to 0")
         return samples
 
-    def _split(self, count: int) -> tuple[Tensor, Tensor]:
-        """Training and validation samples; with fewer than five samples the same ones serve both."""
-        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
-        held = max(1, round(self.validation * count)) if count >= 5 and self.validation > 0 else 0
-        return (shuffled[held:], shuffled[:held]) if held else (shuffled, shuffled)
-
     def _fit_kernel(self, data: Batch) -> Kernel:
-        """The Gaussian process of the training data: its noise, and the smooth start."""
+        """Fit the Gaussian process of the training data: its noise, and the smooth start."""
         p = data.points
         if self.layout_ is not None:
             coords, values, mask = frame_series(data, self.layout_, self._pixels())
@@ -242,7 +260,7 @@ class CST(Settings, BaseEstimator):
         return Architecture(d=d, c=c, **{name: getattr(self, name) for name in names})
 
     def _balanced_mu(self, data: Batch) -> float:
-        """(noise / roughness)^p: the weight at which a prior of the data's own roughness balances its noise."""
+        """(noise / roughness)^p: where a prior of the data's own roughness balances its noise."""
         d = data.points.coords.shape[-1]
         some = data[torch.arange(min(64, len(data)))]
         terms = plan(d, up_to(d, self.order))
@@ -274,8 +292,8 @@ class CST(Settings, BaseEstimator):
         ----------
         context, at : as in `predict`
         index : tuple of int
-            Order along each coordinate axis, e.g. ``(2,)``, or ``(1, 0, 1)`` for ∂²/∂t∂col. In pattern ``joint`` it is
-            the derivative along a simultaneous shift of all queries.
+            Order along each coordinate axis, e.g. ``(2,)``, or ``(1, 0, 1)`` for ∂²/∂t∂col. In pattern
+            ``joint`` it is the derivative along a simultaneous shift of all queries.
         """
         index = check_multi_index(index, self._fitted().architecture.d)
         return self.derivatives(context, at, [index])[0]
@@ -286,7 +304,9 @@ class CST(Settings, BaseEstimator):
         wanted: list[MultiIndex] = [check_multi_index(i, network.architecture.d) for i in indices]
         context, queries = self._inputs(context, at)
         terms = plan(network.architecture.d, wanted)
-        parts = [[terms.partial(y, q).cpu().double().numpy() for q in wanted] for y in self._stream(context, queries, terms)]
+        parts = [
+            [terms.partial(y, q).cpu().double().numpy() for q in wanted] for y in self._stream(context, queries, terms)
+        ]
         shape = (*queries.shape[:2], network.architecture.c)
         out = []
         for k, q in enumerate(wanted):
@@ -315,7 +335,7 @@ class CST(Settings, BaseEstimator):
             rows, columns = self._user(queries), context.coords
         return AttentionMaps(np.concatenate(collected), rows, columns, tokens)
 
-    def _stream(self, context: Samples, queries: np.ndarray, terms):
+    def _stream(self, context: Samples, queries: np.ndarray, terms: DerivativePlan) -> Iterator[Series]:
         """Series at the queries, sample batch by sample batch and chunk by chunk."""
         network = self._fitted()
         data = self.scaling_.batch(context, self._dtype(), self.device_)
@@ -339,39 +359,11 @@ class CST(Settings, BaseEstimator):
                         yield network.read(encoded, at, start(at))
 
     def _inputs(self, context: Samples, at: Any) -> tuple[Samples, np.ndarray]:
-        """Checked context, and queries (N, m, d) in the model's units."""
-        if not isinstance(context, Samples):
-            raise CSTError(f"context must be Samples, got {type(context).__name__}; wrap arrays as Samples(coords, values)")
+        """Check both; the context, and the queries (N, m, d) in the model's units."""
         a = self._fitted().architecture
-        if (context.d, context.c) != (a.d, a.c):
-            raise CSTError(
-                f"context has {context.d} coordinate axes and {context.c} channels; "
-                f"the model was fitted with {a.d} and {a.c}"
-            )
-        x = as_floats("at", at.coords if isinstance(at, Samples) else at)
-        given = x.shape
-        if x.ndim == 1 and a.d == 1:
-            x = x[:, None]
-        if x.ndim == 2:
-            x = np.broadcast_to(x, (len(context), *x.shape))
-        if x.ndim != 3 or x.shape[0] != len(context) or x.shape[2] != a.d or x.shape[1] == 0:
-            raise CSTError(
-                f"at has shape {given}; give (m, {a.d}) or ({len(context)}, m, {a.d}) with m ≥ 1, "
-                f"one row of coordinates per query"
-            )
-        if not np.isfinite(x).all():
-            raise CSTError("at contains NaN or infinite coordinates; remove those queries")
-        scaled = self.scaling_.coords(x)
-        outside = np.maximum(-scaled, scaled - 1).max((0, 1))
-        if (outside > 1e-6).any():
-            axis = int(outside.argmax())
-            warnings.warn(
-                f"coordinates lie outside the training domain by up to {outside[axis]:.1%} of its extent along "
-                f"{self.names_['coord_names'][axis]!r}; answers there are extrapolated",
-                CSTWarning,
-                stacklevel=4,
-            )
-        return context.merged().sorted(), scaled
+        queries = check_queries(context, at, a.d, a.c)
+        warn_outside(queries, self.scaling_, self.names_["coord_names"], stacklevel=6)
+        return context.merged().sorted(), self.scaling_.coords(queries)
 
     def _start(self, points: Context) -> Start:
         return self._start_of(points, self.start)
@@ -394,15 +386,6 @@ class CST(Settings, BaseEstimator):
 
     def _dtype(self) -> torch.dtype:
         return getattr(torch, self.precision)
-
-    def _device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            return torch.zeros(1, device=self.device).device
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).splitlines()[0]
-            raise CSTError(f"device={self.device!r} cannot be used here ({reason}); auto or cpu always can") from None
 
     def _fitted(self) -> ContinuousTransformer:
         if not hasattr(self, "network_"):
@@ -441,11 +424,7 @@ class CST(Settings, BaseEstimator):
         try:
             model = cls(**about["settings"])
             check_settings(model.get_params())
-            try:
-                model.device_ = model._device()
-            except CSTError as error:
-                warnings.warn(f"{error}; the model was loaded on the CPU", CSTWarning, stacklevel=2)
-                model.device_ = torch.device("cpu")
+            model.device_ = device_or_cpu(model.device)
             model.scaling_ = Scaling.from_description(about["scaling"])
             kernel = about["kernel"]
             model.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
@@ -453,6 +432,9 @@ class CST(Settings, BaseEstimator):
             model.layout_ = None if about["layout"] is None else PatchLayout.from_dict(about["layout"])
             model.report_ = TrainingReport(**about["training"])
             model.report_.history = [(int(step), float(score)) for step, score in model.report_.history]
+            sizes = [len(x) for x in (model.scaling_.low, model.scaling_.span, model.scaling_.mean, model.scaling_.sd)]
+            if sizes != [about["d"]] * 2 + [about["c"]] * 2:
+                raise ValueError(f"scaling has {sizes} entries for d={about['d']} and c={about['c']}")
             network = model._network(about["d"], about["c"])
             network.load_state_dict(tensors)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -462,14 +444,6 @@ class CST(Settings, BaseEstimator):
         return model
 
 
-def _fingerprint(data: Batch) -> str:
-    """A hash of all numbers of a data set."""
-    digest = hashlib.sha256()
-    for x in (data.points.coords, data.points.values, data.points.observed):
-        digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
-    return digest.hexdigest()
-
-
 def _plain(model: CST) -> Settings:
-    """The settings alone."""
+    """Take the settings alone."""
     return Settings(**model.get_params())

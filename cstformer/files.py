@@ -101,9 +101,7 @@ def readable(path: str | os.PathLike[str], kind: str) -> Iterator[Path]:
             raise
         raise CSTError(f"{source}: {error}") from error
     except ImportError as error:
-        raise CSTError(
-            f"{source}: reading {kind} needs {error.name}; pip install cstformer[files]"
-        ) from error
+        raise CSTError(f"{source}: reading {kind} needs {error.name}; pip install cstformer[files]") from error
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise CSTError(f"cannot read {source} as {kind}: {reason[0]}") from error

@@ -1,8 +1,9 @@
 r"""The start for patch tokens: interpolate whole frames in time, then cut the patch at any place.
 
-The context is frames on a patch grid. A query at (t, row, col) starts at :math:`\sum_i w_i(t)\, \text{frame}_i`, where the
-weights :math:`w_i` are those of any start of `interpolation` in time, resampled at the patch's pixel positions by
-cubic convolution (Keys, 1981; C1, exact on the pixel grid). Beyond the frame the edge pixel continues.
+The context is frames on a patch grid. A query at (t, row, col) starts at
+:math:`\sum_i w_i(t)\, \text{frame}_i`, where the weights :math:`w_i` are those of any start of `interpolation`
+in time, resampled at the patch's pixel positions by cubic convolution (Keys, 1981; C1, exact on the pixel grid).
+Beyond the frame the edge pixel continues.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
 
 
 def frame_series(data: Batch, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels as time series for fitting the kernel: times (N, T, 1), values (N, T, pixels), existing frames (N, T)."""
+    """Pixels as series for fitting the kernel: times (N, T, 1), values (N, T, pixels), existing frames (N, T)."""
     times, exists, frames, seen = _frames(data.points, layout, pixels)
     always = (seen.all(-1) | ~exists[..., None, None]).all(0).all(0)  # (H, W)
     if not bool(always.any()):
@@ -134,7 +135,7 @@ def _on_grid(fraction: Series) -> bool:
 
 def _windows(frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int]) -> Tensor:
     """Cut-outs of ``size`` pixels whose first pixel is (row, col): (B, T, m, size[0], size[1], C)."""
-    batch, count, height, width, channels = frames.shape
+    _, count, height, width, channels = frames.shape
     r = (row[..., None] + torch.arange(size[0], device=row.device)).clamp(0, height - 1)  # (B, m, p)
     c = (col[..., None] + torch.arange(size[1], device=col.device)).clamp(0, width - 1)
     index = (r[..., :, None] * width + c[..., None, :]).flatten(1)  # (B, m·p·q)

@@ -93,8 +93,14 @@ def _one_mask(kind: str, coords: Tensor, values: Tensor, mask: Tensor, kernel: K
 
 
 def _gaussian_process(coords: Tensor, values: Tensor, mask: Tensor, kernel: Kernel) -> Start:
-    weights = posterior_weights(kernel, coords, values, mask)
-    return lambda x: kernel.covariance(x, coords).map(lambda k: k @ weights)
+    # In float64: where the data are nearly noise-free the weights are large and cancel.
+    knots = coords.double()
+    weights = posterior_weights(kernel, knots, values.double(), mask)
+
+    def start(x: Series) -> Series:
+        return kernel.covariance(x.map(Tensor.double), knots).map(lambda k: (k @ weights).to(values.dtype))
+
+    return start
 
 
 def _piecewise(kind: str, t: Tensor, y: Tensor, mask: Tensor) -> Start:
@@ -154,7 +160,6 @@ def _hermite_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor,
 def _natural_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Natural cubic spline: second derivatives from the tridiagonal system (Thomas algorithm over the batch)."""
     size = secant.shape[1]
-    second = [torch.zeros_like(secant[:, 0])]  # M_0 = 0
     ratios, sides = [torch.zeros_like(step[:, 0])], [torch.zeros_like(secant[:, 0])]
     for i in range(1, size):
         h0, h1 = step[:, i - 1], step[:, i]
@@ -168,7 +173,8 @@ def _natural_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor,
     for i in range(size - 1, 0, -1):
         later = sides[i] - ratios[i] * later
         reverse.append(later)
-    second = torch.stack([*second, *reversed(reverse)], 1)  # (B, n, c)
+    reverse.append(torch.zeros_like(later))  # M_0 = 0
+    second = torch.stack(reverse[::-1], 1)  # (B, n, c)
     left, right = second[:, :-1], second[:, 1:]
     return secant - step * (2 * left + right) / 6, left / 2, (right - left) / (6 * step)
 

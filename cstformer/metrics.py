@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 def euclidean_error(
     y: Float[np.ndarray, "N n c"], truth: Float[np.ndarray, "N n c"], where: Bool[np.ndarray, "N n"]
-) -> Float[np.ndarray, "N"]:
+) -> Float[np.ndarray, N]:
     """Mean Euclidean distance per sample over the points chosen by ``where`` (the paper's "L2 norm").
 
     >>> float(euclidean_error(np.zeros((1, 2, 2)), np.array([[[3.0, 4.0], [9.0, 9.0]]]), np.array([[True, False]]))[0])
@@ -20,12 +20,12 @@ def euclidean_error(
     return np.where(where, distance, 0.0).sum(1) / where.sum(1)
 
 
-def bending(y: Float[np.ndarray, "N m c"]) -> Float[np.ndarray, "N"]:
+def bending(y: Float[np.ndarray, "N m c"]) -> Float[np.ndarray, N]:
     """Mean squared second difference of each sample on its (equispaced) coordinates."""
     return (np.diff(y, n=2, axis=1) ** 2).mean((1, 2))
 
 
-def roughness(y: Float[np.ndarray, "N m c"], truth: Float[np.ndarray, "N m c"]) -> Float[np.ndarray, "N"]:
+def roughness(y: Float[np.ndarray, "N m c"], truth: Float[np.ndarray, "N m c"]) -> Float[np.ndarray, N]:
     """Bending of each sample over the mean bending of the noise-free truth: 1 is as smooth as the truth."""
     return bending(y) / bending(truth).mean()
 
@@ -57,7 +57,7 @@ class PairedTest:
     n: int
 
 
-def paired_test(first: Float[np.ndarray, "n"], second: Float[np.ndarray, "n"]) -> PairedTest:
+def paired_test(first: Float[np.ndarray, n], second: Float[np.ndarray, n]) -> PairedTest:
     """Compare two systems on the same samples.
 
     >>> paired_test(np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 4.0, 6.0, 8.0])).effect
@@ -75,6 +75,6 @@ def paired_test(first: Float[np.ndarray, "n"], second: Float[np.ndarray, "n"]) -
     return PairedTest(float(result.statistic), float(result.pvalue), effect, len(difference))
 
 
-def summary(x: Float[np.ndarray, "n"]) -> dict[str, float | int]:
+def summary(x: Float[np.ndarray, n]) -> dict[str, float | int]:
     """Mean, standard deviation and count, as result files hold them."""
     return {"mean": float(np.mean(x)), "std": float(np.std(x, ddof=1)) if len(x) > 1 else 0.0, "n": len(x)}

@@ -53,7 +53,15 @@ class SobolevObjective:
         Weight of the Sobolev term.
     """
 
-    def __init__(self, network: ContinuousTransformer, starter: Starter, settings: Settings, noise: float, data_noise: float, mu: float):
+    def __init__(
+        self,
+        network: ContinuousTransformer,
+        starter: Starter,
+        settings: Settings,
+        noise: float,
+        data_noise: float,
+        mu: float,
+    ):
         self.network, self.starter, self.settings = network, starter, settings
         self.noise, self.data_noise, self.mu = noise, data_noise, mu
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
@@ -93,7 +101,9 @@ class SobolevObjective:
             coords = coords + self.settings.coord_noise * torch.randn(coords.shape, generator=generator).to(coords)
         return Context(coords, values, points.observed & keep[..., None]), target
 
-    def _answers(self, context: Context, points: Context, keep: Tensor, dummies: Tensor) -> tuple[Tensor, series.Series | None]:
+    def _answers(
+        self, context: Context, points: Context, keep: Tensor, dummies: Tensor
+    ) -> tuple[Tensor, series.Series | None]:
         """The model at all real points (B, n, c), and its series at the dummy points."""
         network, start = self.network, self.starter(context)
         real = series.constant(points.coords)

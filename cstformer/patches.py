@@ -214,12 +214,8 @@ def stitch(values: ArrayLike, layout: PatchLayout) -> Float[np.ndarray, "N T H W
     tokens = as_floats("values", values)
     (rows, cols), (P0, P1), (H, W) = layout.grid, layout.patch, layout.frame
     if tokens.ndim != 3 or tokens.shape[2] != layout.c or tokens.shape[1] % (rows * cols):
-        raise CSTError(
-            f"values must be (N, T * {rows * cols}, {layout.c}) for this layout, got shape {tokens.shape}"
-        )
-    frames = tokens.reshape(len(tokens), -1, rows, cols, P0, P1, layout.channels).transpose(
-        0, 1, 2, 4, 3, 5, 6
-    )
+        raise CSTError(f"values must be (N, T * {rows * cols}, {layout.c}) for this layout, got shape {tokens.shape}")
+    frames = tokens.reshape(len(tokens), -1, rows, cols, P0, P1, layout.channels).transpose(0, 1, 2, 4, 3, 5, 6)
     return frames.reshape(*frames.shape[:2], *layout.padded, layout.channels)[:, :, :H, :W]
 
 
@@ -242,15 +238,9 @@ def samples_to_frames(
     real, size, (rows, cols) = samples.point_observed, np.array(layout.patch), layout.grid
     place = (samples.coords[..., 1:] - (size - 1) / 2) / size
     cell = np.rint(place).astype(np.int64)
-    fits = (
-        (np.abs(place - cell) < 1e-6).all(axis=-1)
-        & (cell >= 0).all(axis=-1)
-        & (cell < (rows, cols)).all(axis=-1)
-    )
+    fits = (np.abs(place - cell) < 1e-6).all(axis=-1) & (cell >= 0).all(axis=-1) & (cell < (rows, cols)).all(axis=-1)
     if not fits[real].all():
-        raise CSTError(
-            "samples have tokens off the patch grid; predict at frame_queries(layout, times) instead"
-        )
+        raise CSTError("samples have tokens off the patch grid; predict at frame_queries(layout, times) instead")
     token = cell[..., 0] * cols + cell[..., 1]
     index = np.broadcast_to(np.arange(samples.n), real.shape)
     if samples.n % (rows * cols) == 0 and (token == index % (rows * cols))[real].all():
@@ -280,9 +270,7 @@ def join_windows(
     if frames.ndim != 5 or begin.shape != (len(frames),) or (begin != np.rint(begin)).any():
         raise CSTError(f"starts must be {len(frames)} whole frame numbers, got shape {begin.shape}")
     if (begin < 0).any() or (begin + frames.shape[1] > length).any():
-        raise CSTError(
-            f"length={length} is too short for windows of {frames.shape[1]} frames up to {begin.max():g}"
-        )
+        raise CSTError(f"length={length} is too short for windows of {frames.shape[1]} frames up to {begin.max():g}")
     total = np.zeros((length, *frames.shape[2:]))
     count = np.zeros_like(total)
     for start, part in zip(begin.astype(int), frames, strict=True):
@@ -332,9 +320,7 @@ def _tiff(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
         axes, movie = series.axes, series.asarray()
     colour = next((axes.index(a) for a in "SC" if a in axes), None)
     if colour is not None and movie.ndim == 3:
-        raise CSTError(
-            f"{path} is one picture with colours {movie.shape}, not a movie; save a stack of frames"
-        )
+        raise CSTError(f"{path} is one picture with colours {movie.shape}, not a movie; save a stack of frames")
     return {"movie": movie if colour is None else np.moveaxis(movie, colour, -1)}
 
 

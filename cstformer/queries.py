@@ -1,4 +1,4 @@
-"""Query files and movies: where `cst predict` is asked to answer, and answers put back in the user's shape."""
+"""Query files and movies: where `cst predict` is asked to answer, and answers in the user's shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cstformer.samples import Samples, as_floats
 def load_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates (N, m, d) to ask for in each context sample, and which of them are real (N, m).
 
-    An npz has ``coords`` (N, m, d), (m, d) or, for one axis, (m,). A table has the coordinate columns and may have
-    ``sample``, by which it joins the context; without it every sample is asked alike. A NetCDF or Zarr file gives
-    its points. Queries of samples that the context does not have are refused.
+    An npz has ``coords`` (N, m, d), (m, d) or, for one axis, (m,). A table has the coordinate columns and may
+    have ``sample``, by which it joins the context; without it every sample is asked alike. A NetCDF or Zarr
+    file gives its points. Queries of samples that the context does not have are refused.
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":
@@ -75,7 +75,9 @@ def _everywhere(coords: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]
     return np.broadcast_to(coords, (count, *coords.shape)), np.ones((count, len(coords)), dtype=bool)
 
 
-def predict_samples(model: CST, context: Samples, coords: np.ndarray, real: np.ndarray, index: tuple[int, ...]) -> Samples:
+def predict_samples(
+    model: CST, context: Samples, coords: np.ndarray, real: np.ndarray, index: tuple[int, ...]
+) -> Samples:
     """Predictions as `Samples`: queries as coordinates, answers as values; padding stays padding."""
     # Padding asks again for a real query, so that it can never warn of extrapolation.
     first = coords[np.arange(len(coords)), real.argmax(1)]
@@ -89,16 +91,22 @@ def predict_samples(model: CST, context: Samples, coords: np.ndarray, real: np.n
         coord_names=context.coord_names,
         value_names=context.value_names,
         sample_ids=[context.sample_ids[i] for i in asked],
-        units=context.units if sum(index) == 0 else {k: v for k, v in context.units.items() if k in context.coord_names},
+        units=context.units
+        if sum(index) == 0
+        else {k: v for k, v in context.units.items() if k in context.coord_names},
     )
 
 
 def predict_movie(
-    model: CST, movie: np.ndarray, times: np.ndarray | None, at: np.ndarray, index: tuple[int, ...] = (0, 0, 0)
+    model: CST,
+    movie: np.ndarray,
+    times: np.ndarray | None,
+    at: np.ndarray,
+    index: tuple[int, ...] = (0, 0, 0),
 ) -> np.ndarray:
     """Whole frames at any times of a recording: (len(at), H, W, C).
 
-    Each time is answered from the window of frames around it, as long as the windows the model was trained on.
+    Each time is answered from the window of frames around it, as long as the windows of the training.
     """
     layout: PatchLayout | None = model.layout_
     if layout is None:
@@ -107,8 +115,8 @@ def predict_movie(
     clock = np.arange(len(movie), dtype=float) if times is None else np.asarray(times, dtype=float)
     if movie.ndim != 4 or movie.shape[1:3] != layout.frame or movie.shape[3] != layout.channels:
         raise CSTError(
-            f"the movie has shape {movie.shape}; the model was fitted on frames of {layout.frame} pixels with "
-            f"{layout.channels} channel(s)"
+            f"the movie has shape {movie.shape}; the model was fitted on frames of {layout.frame} pixels "
+            f"with {layout.channels} channel(s)"
         )
     first, span = float(model.scaling_.low[0]), float(model.scaling_.span[0])
     at = as_floats("at", at)

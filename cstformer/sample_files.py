@@ -76,9 +76,7 @@ def save_samples(samples: Samples, path: str | os.PathLike[str]) -> None:
             else:
                 to_frame(samples).to_csv(tmp, index=False, sep="\t" if suffix == ".tsv" else ",")
         except ImportError as error:
-            raise CSTError(
-                f"{path}: writing {suffix} needs {error.name}; pip install cstformer[files]"
-            ) from error
+            raise CSTError(f"{path}: writing {suffix} needs {error.name}; pip install cstformer[files]") from error
         except (
             RuntimeError,
             ValueError,
@@ -142,9 +140,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         return pd.read_csv(source, sep=sep, dtype=text, low_memory=False, index_col=False, **exact)
 
 
-def from_frame(
-    frame: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
-) -> Samples:
+def from_frame(frame: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None) -> Samples:
     """Read a long table: one row a point, empty cells are missing.
 
     Columns: `sample` (absent means one sample), coordinates and values; "name [unit]" carries a unit.
@@ -159,9 +155,7 @@ def from_frame(
     parts = {column: _name_and_unit(column) for column in columns if column.casefold() != "sample"}
     for column in [c for c in parts if c.startswith("Unnamed:") or not parts[c][0]]:
         if not frame[columns[column]].isna().all():
-            raise CSTError(
-                "the table has a column without a name; write it with index=False, or name the column"
-            )
+            raise CSTError("the table has a column without a name; write it with index=False, or name the column")
         del parts[column]
     coord_columns = _chosen("coords", coords, parts) if coords is not None else _guessed(parts)
     rest = [column for column in parts if column not in coord_columns]
@@ -176,9 +170,7 @@ def from_frame(
     lost = np.isnan(x) & ~np.isnan(y).all(axis=1, keepdims=True)
     if lost.any():
         row, k = np.argwhere(lost)[0]
-        raise CSTError(
-            f"column {coord_columns[k]!r} is empty in row {row + 1}, which has values; fill it or drop it"
-        )
+        raise CSTError(f"column {coord_columns[k]!r} is empty in row {row + 1}, which has values; fill it or drop it")
 
     sample_column = next((columns[c] for c in columns if c.casefold() == "sample"), None)
     ids: list[int | str] = [0]
@@ -304,9 +296,7 @@ def to_xarray(samples: Samples) -> Any:
             raise CSTError(f"value_names may not use {name!r} in an xarray Dataset; rename it")
         y = np.where(samples.observed[..., k], samples.values[..., k], np.nan)
         arrays[name] = (("sample", "point"), y, _unit_attribute(samples, name))
-    meta = {
-        key: entry for key, entry in _meta(samples).items() if key in ("coord_names", "value_names", "layout")
-    }
+    meta = {key: entry for key, entry in _meta(samples).items() if key in ("coord_names", "value_names", "layout")}
     # One kind of id in one array: mixed ones become text, as in a table.
     whole = all(isinstance(i, int) for i in samples.sample_ids)
     ids = list(samples.sample_ids) if whole else np.array([str(i) for i in samples.sample_ids], dtype=object)
@@ -317,9 +307,7 @@ def _unit_attribute(samples: Samples, name: str) -> dict[str, str]:
     return {"units": samples.units[name]} if name in samples.units else {}
 
 
-def from_xarray(
-    data: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
-) -> Samples:
+def from_xarray(data: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None) -> Samples:
     """Read what `to_xarray` made, or a gridded Dataset or DataArray.
 
     Gridded: an optional dim `sample`, all other dims are coordinate axes, in the order of the array (or of
@@ -346,9 +334,7 @@ def from_xarray(
         raise CSTError(f"variable {names[0]!r} has no coordinate dim, only {list(grid)}; add one, e.g. time")
     if left_out := [name for name in names if set(data[name].dims) != set(grid)]:
         if values is not None:
-            raise CSTError(
-                f"variables {left_out} do not have all the dims {list(grid)}; choose others by values="
-            )
+            raise CSTError(f"variables {left_out} do not have all the dims {list(grid)}; choose others by values=")
         warnings.warn(f"left out {left_out}, without all the dims {list(grid)}", CSTWarning, stacklevel=3)
         names = [name for name in names if name not in left_out]
     if strange := [name for name in names if data[name].dtype.kind not in "fiub"]:
@@ -365,8 +351,7 @@ def from_xarray(
         coord_names=axes,
         value_names=names,
         sample_ids=_ids_from(data["sample"].values) if "sample" in data.coords and "sample" in grid else None,
-        units=dict(zip(axes, axis_units, strict=True))
-        | {n: str(data[n].attrs.get("units", "")) for n in names},
+        units=dict(zip(axes, axis_units, strict=True)) | {n: str(data[n].attrs.get("units", "")) for n in names},
     )
 
 
@@ -378,9 +363,7 @@ def axis_numbers(data: Any, axis: str) -> tuple[np.ndarray, str]:
     if x.dtype.kind == "m":
         return x / np.timedelta64(1, "h"), "hours"
     if x.dtype.kind not in "fiu":
-        raise CSTError(
-            f"the coordinates of dim {axis!r} are {x.dtype}, not numbers or dates; convert them first"
-        )
+        raise CSTError(f"the coordinates of dim {axis!r} are {x.dtype}, not numbers or dates; convert them first")
     return x.astype(np.float64), str(data[axis].attrs.get("units", ""))
 
 

@@ -68,13 +68,9 @@ class Samples:
         y = as_floats("values", values)
         y = y[..., None] if y.ndim == 2 else y
         if y.ndim != 3:
-            raise CSTError(
-                f"values must have shape (N, n, c) or (N, n), got {y.shape}; one sample is values[None]"
-            )
+            raise CSTError(f"values must have shape (N, n, c) or (N, n), got {y.shape}; one sample is values[None]")
         if 0 in y.shape:
-            raise CSTError(
-                f"values must not be empty, got shape {y.shape}; pass at least one sample and point"
-            )
+            raise CSTError(f"values must not be empty, got shape {y.shape}; pass at least one sample and point")
         x = _shaped_coords(as_floats("coords", coords), y.shape)
         seen = _shaped_observed(observed, y.shape) & ~np.isnan(y)
         _refuse(np.isinf(y) & seen, "values are infinite", "use NaN for missing values")
@@ -98,9 +94,7 @@ class Samples:
             raise CSTError(f"units names {sorted(strange)}, which are no coordinate or value: {list(names)}")
         self.origin = np.zeros((len(self), self.d)) if origin is None else as_floats("origin", origin) + 0.0
         if self.origin.shape != (len(self), self.d) or not np.isfinite(self.origin).all():
-            raise CSTError(
-                f"origin must be finite and (N, d) = {(len(self), self.d)}, got {self.origin.shape}"
-            )
+            raise CSTError(f"origin must be finite and (N, d) = {(len(self), self.d)}, got {self.origin.shape}")
         if layout is not None and layout.c != self.c:
             raise CSTError(f"layout has {layout.c} values a token, but values have {self.c} channels")
 
@@ -130,9 +124,7 @@ class Samples:
     def __repr__(self) -> str:
         counts = self.point_observed.sum(axis=1)
         points = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
-        values = (
-            ", ".join(self.value_names) if self.c <= 5 else f"{self.value_names[0]}...{self.value_names[-1]}"
-        )
+        values = ", ".join(self.value_names) if self.c <= 5 else f"{self.value_names[0]}...{self.value_names[-1]}"
         return (
             f"Samples({len(self)} samples of {points} points, "
             f"coordinates {', '.join(self.coord_names)}, values {values})"
@@ -170,9 +162,7 @@ class Samples:
             x, y = as_floats(f"coords of sample {i}", coords), as_floats(f"values of sample {i}", values)
             x, y = (a[:, None] if a.ndim == 1 else a for a in (x, y))
             if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
-                raise CSTError(
-                    f"sample {i} must have coords (n, d) and values (n, c), got {x.shape} and {y.shape}"
-                )
+                raise CSTError(f"sample {i} must have coords (n, d) and values (n, c), got {x.shape} and {y.shape}")
             if columns and (x.shape[1], y.shape[1]) != (columns[0][0].shape[1], columns[0][1].shape[1]):
                 raise CSTError(
                     f"sample {i} has d, c = {x.shape[1]}, {y.shape[1]}, "
@@ -193,9 +183,7 @@ class Samples:
         for i, part in enumerate(parts):
             for name in ("coord_names", "value_names", "units", "layout"):
                 if getattr(part, name) != getattr(first, name):
-                    raise CSTError(
-                        f"part {i} has {name} {getattr(part, name)}, but part 0 has {getattr(first, name)}"
-                    )
+                    raise CSTError(f"part {i} has {name} {getattr(part, name)}, but part 0 has {getattr(first, name)}")
         n = max(part.n for part in parts)
         ids: list[int | str] | None = [i for part in parts for i in part.sample_ids]
         if ids and all(isinstance(i, int) for i in ids) and len(set(ids)) < len(ids):
@@ -209,18 +197,14 @@ class Samples:
         """Copy in which the points where `mask` (N, n) is False are unobserved."""
         keep = np.asarray(mask)
         if keep.shape != (len(self), self.n) or keep.dtype != bool:
-            raise CSTError(
-                f"mask must be bool of shape {(len(self), self.n)}, got {keep.dtype} of shape {keep.shape}"
-            )
+            raise CSTError(f"mask must be bool of shape {(len(self), self.n)}, got {keep.dtype} of shape {keep.shape}")
         return self._with(observed=self.observed & keep[..., None])
 
     def split(self, fraction: float | int, seed: int = 0) -> tuple[Samples, Samples]:
         """Two disjoint random sets of whole samples, the first with about `fraction` of them, in order."""
         first = round(fraction * len(self)) if 0 < fraction < 1 else 0
         if not 0 < first < len(self):
-            raise CSTError(
-                f"fraction={fraction} of {len(self)} samples leaves one side empty; choose another"
-            )
+            raise CSTError(f"fraction={fraction} of {len(self)} samples leaves one side empty; choose another")
         order = np.random.default_rng(seed).permutation(len(self))
         return self[np.sort(order[:first])], self[np.sort(order[first:])]
 
@@ -277,8 +261,8 @@ class Samples:
 
         `length` and `stride` are in coordinate units. Starts run from the sample's minimum in steps of
         `stride` while the window ends within the recording, whose last point lasts one (median) step; a
-        recording shorter than one window is one window, and a window without an observed point is dropped. Coordinates become relative to the start,
-        which is added to `origin`; ids become "id@start".
+        recording shorter than one window is one window, and a window without an observed point is dropped.
+        Coordinates become relative to the start, which is added to `origin`; ids become "id@start".
 
         >>> w = Samples(np.arange(5.0), np.arange(5.0)[None]).windows(length=2, stride=2)
         >>> w.sample_ids, w.coords[..., 0].tolist(), w.values[..., 0].tolist()
@@ -335,9 +319,7 @@ class Samples:
         """Several readable lines: sizes, ranges, how much is observed."""
         counts = self.point_observed.sum(axis=1)
         repeats = int(self._repeats(self._order()).sum())
-        shared = (self.coords == self.coords[:1]).all() and (
-            self.point_observed == self.point_observed[:1]
-        ).all()
+        shared = (self.coords == self.coords[:1]).all() and (self.point_observed == self.point_observed[:1]).all()
         at_points = self.observed[self.point_observed]
         lines = [
             f"{len(self)} samples, {self.d} coordinates, {self.c} values",
@@ -351,11 +333,7 @@ class Samples:
             lines.append(f"coordinate {self._label(name)}: {x.min():.6g} to {x.max():.6g}")
         for k, name in enumerate(self.value_names[:8]):
             y = self.values[..., k][self.observed[..., k]]
-            numbers = (
-                f"mean {y.mean():.6g}, sd {y.std():.6g}, min {y.min():.6g}, max {y.max():.6g}"
-                if len(y)
-                else ""
-            )
+            numbers = f"mean {y.mean():.6g}, sd {y.std():.6g}, min {y.min():.6g}, max {y.max():.6g}" if len(y) else ""
             lines.append(f"value {self._label(name)}: {numbers or 'never observed'}")
         if self.c > 8:
             y = self.values[self.observed]
@@ -470,9 +448,7 @@ def _refuse(bad: np.ndarray, what: str, remedy: str) -> None:
     if bad.any():
         sample, point, *channel = np.argwhere(bad)[0]
         where = f", channel {channel[0]}" if channel else ""
-        raise CSTError(
-            f"{what} at {bad.sum()} places, first at sample {sample}, point {point}{where}; {remedy}"
-        )
+        raise CSTError(f"{what} at {bad.sum()} places, first at sample {sample}, point {point}{where}; {remedy}")
 
 
 def _few(mask: np.ndarray) -> str:
@@ -499,9 +475,7 @@ def _ids(given: Iterable[int | str] | None, count: int) -> tuple[int | str, ...]
     """Sample ids, checked, or 0..N-1. 1 and "1" count as equal: a text file cannot tell them apart."""
     if given is None:
         return tuple(range(count))
-    ids = tuple(
-        i if isinstance(i, str) else int(i) if isinstance(i, int | np.integer) else None for i in given
-    )
+    ids = tuple(i if isinstance(i, str) else int(i) if isinstance(i, int | np.integer) else None for i in given)
     if len(ids) != count:
         raise CSTError(f"sample_ids must have one id for each of the {count} samples, got {len(ids)}")
     good = tuple(i for i in ids if i is not None)

@@ -51,10 +51,13 @@ def _regular_points(count: int, d: int) -> Tensor:
     return (0.5 + torch.arange(1, count + 1, dtype=torch.float64)[:, None] * steps) % 1
 
 
-def hide_points(tokens: Tensor, largest: float, generator: Generator | None = None, groups: Tensor | None = None) -> Tensor:
+def hide_points(
+    tokens: Tensor, largest: float, generator: Generator | None = None, groups: Tensor | None = None
+) -> Tensor:
     """Which points stay visible: each sample hides a random share of its points, between none and ``largest``.
 
-    The share is rounded to whole points, and two groups of points always stay. ``groups`` (B, n), integers, hides points together (all patches of a frame).
+    The share is rounded to whole points, and two groups of points always stay. ``groups`` (B, n), integers, hides
+    points together (all patches of a frame).
 
     Returns
     -------

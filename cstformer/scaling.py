@@ -56,7 +56,7 @@ class Scaling:
         return y * self.sd / np.prod(self.span ** np.array(index))
 
     def batch(self, samples: Samples, dtype: torch.dtype, device: torch.device) -> Batch:
-        """Samples as tensors in the model's units; points that are no tokens are zero."""
+        """Turn samples into tensors in the model's units; points that are no tokens are zero."""
         tokens = samples.point_observed[..., None]
         coords = np.where(tokens, self.coords(samples.coords), 0.0)
         values = np.where(samples.observed, (samples.values - self.mean) / self.sd, 0.0)

@@ -108,10 +108,10 @@ def straight_line(x: Tensor, directions: Tensor, order: int) -> Series:
 
 
 def linear(x: Series, weight: Tensor, bias: Tensor | None = None) -> Series:
-    """x Wᵀ + b: one matrix product for all orders; the bias belongs to the value alone."""
+    """X Wᵀ + b: one matrix product for all orders; the bias belongs to the value alone."""
     if bias is None or x.order == 0:
         return x.map(lambda c: F.linear(c, weight, bias))
-    return Series(_Linear.apply(x.coefs, weight, bias), x.order, x.directions)  # type: ignore[no-untyped-call]
+    return Series(_Linear.apply(x.coefs, weight, bias), x.order, x.directions)
 
 
 def concatenate(parts: Sequence[Series], dim: int) -> Series:
@@ -130,9 +130,7 @@ def compose(x: Series, derivatives: Sequence[Tensor]) -> Series:
     powers: list[dict[int, Tensor]] = [{}, {j: x.at(j) for j in range(1, x.order + 1)}]
     for m in range(2, x.order + 1):
         last = powers[-1]
-        powers.append(
-            {j: _sum(x.at(i) * last[j - i] for i in range(1, j - m + 2)) for j in range(m, x.order + 1)}
-        )
+        powers.append({j: _sum(x.at(i) * last[j - i] for i in range(1, j - m + 2)) for j in range(m, x.order + 1)})
     out += [_sum(derivatives[m] * powers[m][j] for m in range(1, j + 1)) for j in range(1, x.order + 1)]
     return _stack(out, x)
 
@@ -141,7 +139,7 @@ def exp(x: Series) -> Series:
     """Exponential: j·e_j = Σ_{i=1..j} i·x_i·e_{j−i}."""
     if x.order == 0:
         return x.map(torch.exp)
-    return Series(_Exp.apply(x.coefs, x.order, x.directions), x.order, x.directions)  # type: ignore[no-untyped-call]
+    return Series(_Exp.apply(x.coefs, x.order, x.directions), x.order, x.directions)
 
 
 def plain_exp(x: Series) -> Series:
@@ -173,7 +171,7 @@ def log(x: Series) -> Series:
 
 
 def divide(x: Series, y: Series) -> Series:
-    """x / y: r_j = (x_j − Σ_{i=1..j} y_i·r_{j−i}) / y₀."""
+    """X / y: r_j = (x_j − Σ_{i=1..j} y_i·r_{j−i}) / y₀."""
     out = [x.at(0) / y.at(0)]
     like = x if x.order >= y.order else y
     for j in range(1, like.order + 1):
@@ -196,7 +194,7 @@ def gelu(x: Series) -> Series:
     """GELU, x·Φ(x) with the exact normal distribution function."""
     if x.order == 0:
         return x.map(F.gelu)
-    return Series(_Gelu.apply(x.coefs, x.order, x.directions), x.order, x.directions)  # type: ignore[no-untyped-call]
+    return Series(_Gelu.apply(x.coefs, x.order, x.directions), x.order, x.directions)
 
 
 def plain_gelu(x: Series) -> Series:
@@ -221,7 +219,7 @@ def layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
     """LayerNorm over the last axis."""
     if x.order == 0:
         return x.map(lambda c: F.layer_norm(c, c.shape[-1:], weight, bias, eps))
-    y = _LayerNorm.apply(x.coefs, weight, bias, eps, x.order, x.directions)  # type: ignore[no-untyped-call]
+    y = _LayerNorm.apply(x.coefs, weight, bias, eps, x.order, x.directions)
     return Series(y, x.order, x.directions)
 
 
@@ -305,7 +303,7 @@ class _Gelu(torch.autograd.Function):
         return _apply_kernel(_gelu_value, order, directions, coefs)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+    def backward(ctx, gradient: Tensor):
         (coefs,) = ctx.saved_tensors
         return _apply_kernel(_gelu_gradient, *ctx.shape, coefs, gradient), None, None
 
@@ -319,7 +317,7 @@ class _Exp(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+    def backward(ctx, gradient: Tensor):
         (out,) = ctx.saved_tensors
         return adjoint_product(Series(gradient, *ctx.shape), Series(out, *ctx.shape)).coefs, None, None
 
@@ -333,7 +331,7 @@ class _Linear(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+    def backward(ctx, gradient: Tensor):
         coefs, weight = ctx.saved_tensors
         rows = gradient.flatten(0, -2)
         for_input = gradient @ weight if ctx.needs_input_grad[0] else None
@@ -351,7 +349,7 @@ class _LayerNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[override]
+    def backward(ctx, gradient: Tensor):
         centred, scale, weight = ctx.saved_tensors
         c, r = Series(centred, *ctx.shape), Series(scale, *ctx.shape)
         normal = (c * r).coefs
@@ -367,7 +365,7 @@ class _LayerNorm(torch.autograd.Function):
 
 
 def _standardise(x: Series, eps: float) -> tuple[Series, Series]:
-    """x − mean and (variance + ε)^{-1/2} over the last axis."""
+    """X − mean and (variance + ε)^{-1/2} over the last axis."""
     centred = x.map(lambda c: c - c.mean(-1, keepdim=True))
     variance = (centred * centred).map(lambda c: c.mean(-1, keepdim=True))
     return centred, power(shift(variance, eps), -0.5)

@@ -11,7 +11,14 @@ from typing import Any
 from cstformer.errors import CSTError, unknown
 
 
-def _setting(default: Any, text: str, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None):
+def setting(
+    default: Any,
+    text: str,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+):
+    """A dataclass field with its meaning and its allowed values."""
     return field(default=default, metadata={"help": text, "choices": choices, "low": low, "high": high})
 
 
@@ -20,54 +27,61 @@ class Settings:
     """Flat settings of `CST`; each field's meaning is in its metadata and in ``cst fit --help``."""
 
     # The network
-    width: int = _setting(64, "features of a token; a multiple of heads", low=1)
-    layers: int = _setting(4, "transformer blocks", low=1)
-    heads: int = _setting(4, "attention heads", low=1)
-    feedforward: int = _setting(128, "width of the feed-forward step", low=1)
-    pattern: str = _setting("context", "who reads whom: context (ours) or joint (the paper's)", ("context", "joint"))
-    attention_kind: str = _setting("exact", "exact, or nystrom: linear in the number of tokens", ("exact", "nystrom"))
-    landmarks: int = _setting(32, "landmarks of Nyström attention", low=1)
-    norm: str = _setting("pre", "LayerNorm before (pre) or after (post, the paper's) each step", ("pre", "post"))
-    encoding: str = _setting("fourier", "coordinate encoding; linear is the paper's", ("fourier", "linear"))
-    features: int = _setting(32, "Fourier features", low=1)
-    frequency: float = _setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
-    readout: str = _setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
-    dropout: float = _setting(0.0, "dropout on token features while training", low=0, high=0.99)
-    start: str = _setting("smooth", "the value first put on a query", ("linear", "hermite", "cubic", "smooth"))
+    width: int = setting(64, "features of a token; a multiple of heads", low=1)
+    layers: int = setting(4, "transformer blocks", low=1)
+    heads: int = setting(4, "attention heads", low=1)
+    feedforward: int = setting(128, "width of the feed-forward step", low=1)
+    pattern: str = setting("context", "who reads whom: context (ours) or joint (the paper's)", ("context", "joint"))
+    attention_kind: str = setting("exact", "exact, or nystrom: linear in the number of tokens", ("exact", "nystrom"))
+    landmarks: int = setting(32, "landmarks of Nyström attention", low=1)
+    norm: str = setting("pre", "LayerNorm before (pre) or after (post, the paper's) each step", ("pre", "post"))
+    encoding: str = setting("fourier", "coordinate encoding; linear is the paper's", ("fourier", "linear"))
+    features: int = setting(32, "Fourier features", low=1)
+    frequency: float = setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
+    readout: str = setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
+    dropout: float = setting(0.0, "dropout on token features while training", low=0, high=0.99)
+    start: str = setting("smooth", "the value first put on a query", ("linear", "hermite", "cubic", "smooth"))
     # The Sobolev loss
-    order: int = _setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
-    p: float = _setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)
-    mu: float | str = _setting(
+    order: int = setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
+    p: float = setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)
+    mu: float | str = setting(
         "auto",
         "weight of the Sobolev term; auto: from noise and roughness of the data; search: by short trials",
         ("auto", "search"),
         low=0,
     )
-    root: bool = _setting(False, "take the final 1/p root of the loss")
+    root: bool = setting(False, "take the final 1/p root of the loss")
     # Dummy points, hiding, noise
-    dummies: int = _setting(10, "dummy points per sample and step", low=0)
-    dummy_law: str = _setting("stratified", "where dummy points fall", ("uniform", "stratified", "regular"))
-    hide: float = _setting(0.5, "largest fraction of a sample's points hidden per step; 0 is the paper's", low=0, high=0.95)
-    noise: float | str = _setting("auto", "sd of the noise on context values while training, in units of the values' sd; auto: estimated from the data", ("auto",), low=0)
-    coord_noise: float = _setting(0.0, "sd of the noise on context coordinates while training, domain = 1", low=0)
+    dummies: int = setting(10, "dummy points per sample and step", low=0)
+    dummy_law: str = setting("stratified", "where dummy points fall", ("uniform", "stratified", "regular"))
+    hide: float = setting(
+        0.5, "largest fraction of a sample's points hidden per step; 0 is the paper's", low=0, high=0.95
+    )
+    noise: float | str = setting(
+        "auto",
+        "sd of the noise on context values while training, in units of the values' sd; auto: estimated from the data",
+        ("auto",),
+        low=0,
+    )
+    coord_noise: float = setting(0.0, "sd of the noise on context coordinates while training, domain = 1", low=0)
     # Training
-    steps: int = _setting(1500, "training steps", low=1)
-    batch: int = _setting(32, "samples per step", low=1)
-    learning_rate: float = _setting(2e-3, "peak learning rate of AdamW", low=0)
-    warmup: float = _setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)
-    weight_decay: float = _setting(1e-2, "AdamW weight decay", low=0)
-    clip: float = _setting(1.0, "largest gradient norm; 0: no limit", low=0)
-    validation: float = _setting(0.1, "fraction of the samples held out for choosing the best weights", low=0, high=0.9)
-    patience: float = _setting(0.5, "stop after this fraction of the steps without improvement", low=0)
-    max_minutes: float | None = _setting(None, "cap on training time; the best weights so far are kept", low=0)
-    seed: int = _setting(0, "seed of everything random", low=0, high=2**32 - 1)
-    precision: str = _setting("float32", "arithmetic", ("float32", "float64"))
-    compile: str = _setting(
+    steps: int = setting(1500, "training steps", low=1)
+    batch: int = setting(32, "samples per step", low=1)
+    learning_rate: float = setting(2e-3, "peak learning rate of AdamW", low=0)
+    warmup: float = setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)
+    weight_decay: float = setting(1e-2, "AdamW weight decay", low=0)
+    clip: float = setting(1.0, "largest gradient norm; 0: no limit", low=0)
+    validation: float = setting(0.1, "fraction of the samples held out for choosing the best weights", low=0, high=0.9)
+    patience: float = setting(0.5, "stop after this fraction of the steps without improvement", low=0)
+    max_minutes: float | None = setting(None, "cap on training time; the best weights so far are kept", low=0)
+    seed: int = setting(0, "seed of everything random", low=0, high=2**32 - 1)
+    precision: str = setting("float32", "arithmetic", ("float32", "float64"))
+    compile: str = setting(
         "auto",
         "torch.compile for the Taylor kernels; auto: where a C++ compiler exists and the run is long enough",
         ("auto", "always", "never"),
     )
-    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -103,7 +117,7 @@ def setting_fields() -> dict[str, dataclasses.Field]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The settings of a preset, as changes to the defaults."""
+    """Look up the settings of a preset, as changes to the defaults."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return dict(PRESETS[name])
@@ -114,19 +128,22 @@ def check_settings(values: dict[str, Any]) -> None:
 
     >>> check_settings({"patern": "joint"})
     Traceback (most recent call last):
-    cstformer.errors.CSTError: unknown setting 'patern'; did you mean 'pattern'? Valid: attention_kind, batch, ...
+    cstformer.errors.CSTError: unknown setting 'patern'; did you mean 'pattern'? Valid: attention_kind, ...
     """
     known = setting_fields()
     for name, value in values.items():
         if name not in known:
             raise unknown("setting", name, known)
-        _check_one(known[name], value)
+        check_one(known[name], value)
     width, heads = (values.get(n, known[n].default) for n in ("width", "heads"))
     if width % heads:
-        raise CSTError(f"width={width} is not a multiple of heads={heads}; choose e.g. width={heads * (width // heads + 1)}")
+        raise CSTError(
+            f"width={width} is not a multiple of heads={heads}; choose e.g. width={heads * (width // heads + 1)}"
+        )
 
 
-def _check_one(setting: dataclasses.Field, value: Any) -> None:
+def check_one(setting: dataclasses.Field, value: Any) -> None:
+    """Refuse a value that this setting does not allow."""
     kind, meta = str(setting.type), setting.metadata
     wanted = kind.replace(" | ", " or ")
     choices = meta["choices"]

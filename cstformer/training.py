@@ -1,7 +1,7 @@
 """The training loop of CST and of every neural rival: Lightning's Trainer with our schedule, cap and resume.
 
-Everything random in step s is drawn from a generator seeded by (seed, s), and the batches are a fixed stream of
-shuffled epochs. So a run is a function of its seed alone, and resuming at step s needs no generator state.
+Everything random in step s is drawn from a generator seeded by (seed, s), and the batches are a fixed stream
+of shuffled epochs. So a run is a function of its seed alone, and resuming at step s needs no generator state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class TrainingReport:
         why = {
             "finished": "all steps done",
             "patience": f"no improvement for {settings.patience:.0%} of the steps",
-            "cap": f"max_minutes={settings.max_minutes} reached, best weights kept; allow more time for the full schedule",
+            "cap": f"max_minutes={settings.max_minutes} reached, best weights kept; "
+            "allow more time for the full schedule",
             "interrupted": "interrupted, best weights kept",
             "not finite": "the loss was not finite, best weights before that kept",
         }[self.ended]
@@ -89,7 +90,7 @@ def batch_indices(step: int, batch: int, count: int, seed: int) -> Tensor:
 
 
 def generator_for(seed: int, step: int) -> Generator:
-    """The generator of one step (or, with negative numbers, of one epoch)."""
+    """Make the generator of one step (or, with negative numbers, of one epoch)."""
     return Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
 
 
@@ -163,9 +164,7 @@ class _Steps(Dataset):
 class _Run(lightning.LightningModule):
     """One training run: the network, its running average, the best weights so far, the report."""
 
-    def __init__(
-        self, network, loss, score, count: int, settings: Settings, state: Path | None, fingerprint: str = ""
-    ):
+    def __init__(self, network, loss, score, count: int, settings: Settings, state: Path | None, fingerprint: str = ""):
         super().__init__()
         self.network, self.loss, self.score, self.count = network, loss, score, count
         self.settings, self.state_file, self.fingerprint = settings, state, fingerprint
@@ -183,7 +182,9 @@ class _Run(lightning.LightningModule):
 
     def configure_optimizers(self):
         s = self.settings
-        self.optimiser = torch.optim.AdamW(self.network.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=True)
+        self.optimiser = torch.optim.AdamW(
+            self.network.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=True
+        )
         if self.saved_optimiser:
             self._restore_optimiser()
         return self.optimiser
@@ -240,6 +241,8 @@ class _Run(lightning.LightningModule):
             if elapsed >= cap and step < s.steps:
                 self._validate(step)
                 self._stop("cap")
+            elif step == s.steps and self.cooling_from is not None:
+                report.ended = "cap"  # all steps done after all, but the last ones were annealed by the clock
         if self.stop_requested:
             self._validate(step)
             self._stop("interrupted")
@@ -326,7 +329,7 @@ class _Run(lightning.LightningModule):
                 }
 
     def _signature(self) -> str:
-        """What must agree for a resume: the data, the sizes, and every setting but the cap and the device."""
+        """Say what must agree for a resume: the data, the sizes, and every setting but the cap and the device."""
         names = [f.name for f in fields(self.settings) if f.name not in ("max_minutes", "device")]
         settings = {name: getattr(self.settings, name) for name in names}
         shapes = {k: list(v.shape) for k, v in self.average.items()}
@@ -417,7 +420,9 @@ def _signals(run: _Run) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Lightning's notices that our users cannot act upon."""
-    loggers = [logging.getLogger(n) for n in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")]
+    loggers = [
+        logging.getLogger(n) for n in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

@@ -9,6 +9,7 @@ Context tokens are the observed points, query tokens the coordinates somebody as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -182,7 +183,7 @@ class ContinuousTransformer(nn.Module):
             else FourierEncoding(a.d, a.width, a.features, a.frequency)
         )
         self.query_token = nn.Parameter(torch.zeros(a.width)) if a.pattern == "context" else None
-        self.blocks = nn.ModuleList(Block(a) for _ in range(a.layers))
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(a) for _ in range(a.layers))  # type: ignore[assignment]
         self.dropout = Dropout(a.dropout)
         # As in the published code, post-norm comes with a norm on the embedding and a hidden step in the head.
         post = a.norm == "post"
@@ -267,7 +268,7 @@ class ContinuousTransformer(nn.Module):
         return self.dropout(x if self.embed_norm is None else self.embed_norm(x))
 
     def _readout(self, x: Series, start: Series) -> Series:
-        """y = A·start + decoder(token), or the paper's decoder alone."""
+        """Y = A·start + decoder(token), or the paper's decoder alone."""
         if self.head is not None:
             x = series.gelu(self.head(x))
         y = self.decode(self.final_norm(x))

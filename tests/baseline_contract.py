@@ -223,9 +223,7 @@ class ModelContract:
             with pytest.raises(ValueError, match="not fitted yet"):
                 use(cls.preset("smoke"))
         flat = Samples(np.zeros((2, 3, 2)) + np.arange(3)[:, None], np.zeros((2, 3, 2)))
-        with pytest.raises(
-            CSTError, match="2 coordinate axes and 2 channels; the model was fitted with 1 and 2"
-        ):
+        with pytest.raises(CSTError, match="2 coordinate axes and 2 channels; the model was fitted with 1 and 2"):
             model.predict(flat, [[0.0, 0.0]])
         with pytest.raises(CSTError, match="1 coordinate axes and 3 channels"):
             model.predict(Samples(AT, np.zeros((2, len(AT), 3))), AT)

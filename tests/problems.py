@@ -146,7 +146,5 @@ def tiny_context(
 
 
 def start_of(kind: str, context: Context) -> Callable[[Series], Series]:
-    kernel = Kernel(
-        KERNEL.lengthscales * context.coords.shape[-1], KERNEL.amplitude, KERNEL.offset, KERNEL.noise
-    )
+    kernel = Kernel(KERNEL.lengthscales * context.coords.shape[-1], KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
     return make_start(kind, context.coords, context.values, context.observed, kernel)

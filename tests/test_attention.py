@@ -116,9 +116,7 @@ def test_nystrom_with_a_landmark_per_token_has_the_exact_derivatives():
 def test_parity_with_the_nystrom_attention_package(tokens, landmarks):
     """Same weights, same answer. One head, one sample: the package scales by the maximum of the batch."""
     torch.manual_seed(0)
-    package = NystromAttention(
-        dim=6, dim_head=8, heads=1, num_landmarks=landmarks, pinv_iterations=6, residual=False
-    )
+    package = NystromAttention(dim=6, dim_head=8, heads=1, num_landmarks=landmarks, pinv_iterations=6, residual=False)
     package = package.double().eval()
     x = normal(1, tokens, 6)
     q, k, v = (constant(part[:, None]) for part in package.to_qkv(x).chunk(3, -1))
@@ -152,9 +150,7 @@ def test_samples_do_not_mix():
     for b in range(3):
         for h in range(2):
             alone = [x.map(lambda c, b=b, h=h: c[:, b : b + 1, h : h + 1]) for x in (q, k, v)]
-            torch.testing.assert_close(
-                nystrom_attention(*alone, everyone(8), 4, 3).value[0, 0], together[b, h]
-            )
+            torch.testing.assert_close(nystrom_attention(*alone, everyone(8), 4, 3).value[0, 0], together[b, h])
 
 
 class Largest(TorchDispatchMode):
@@ -175,9 +171,7 @@ class Largest(TorchDispatchMode):
 
 
 def sizes(pattern: str, attention: str, n: int, order: int) -> tuple[int, int]:
-    network = tiny_network(
-        1, layers=2, pattern=pattern, attention_kind=attention, landmarks=8, dtype=torch.float32
-    )
+    network = tiny_network(1, layers=2, pattern=pattern, attention_kind=attention, landmarks=8, dtype=torch.float32)
     context = tiny_context(1, n=n, batch=1, dtype=torch.float32)
     line = series.straight_line(uniform(1, 3, 1, dtype=torch.float32), torch.eye(1), order)
     start = series.linear(line, torch.ones(2, 1))

@@ -14,7 +14,15 @@ from small_models import blob, fit_quickly, shaken, wave_model, waves
 
 import cstformer
 from cstformer import CST, CSTError, CSTWarning, checkpoint, frames_to_samples
-from cstformer.checkpoint import DESCRIPTION, FORMAT, WEIGHTS, load_model, read_tensors, save_model, write_tensors
+from cstformer.checkpoint import (
+    DESCRIPTION,
+    FORMAT,
+    WEIGHTS,
+    load_model,
+    read_tensors,
+    save_model,
+    write_tensors,
+)
 
 AT = np.linspace(2.1, 4.6, 5)
 

@@ -34,9 +34,7 @@ def test_posterior_is_the_textbooks(d):
     """Mean k*ᵀ(K + σ²I)⁻¹y, variance k** − k*ᵀ(K + σ²I)⁻¹k*."""
     kernel, (coords, values, at) = KERNELS[d], data(d)
     mask = torch.ones(2, 6, dtype=torch.bool)
-    mean = kernel.covariance(series.constant(at), coords).value @ posterior_weights(
-        kernel, coords, values, mask
-    )
+    mean = kernel.covariance(series.constant(at), coords).value @ posterior_weights(kernel, coords, values, mask)
     variance = posterior_variance(kernel, coords, mask, at)
     for b in range(2):
         x, y, new = coords[b].numpy(), values[b].numpy(), at[b].numpy()
@@ -56,9 +54,7 @@ def test_masked_points_are_as_good_as_removed(d):
     garbage = torch.where(mask[..., None], values, torch.full_like(values, 1e6))
     weights = posterior_weights(kernel, coords, garbage, mask)
     fewer = torch.ones(2, 4, dtype=torch.bool)
-    torch.testing.assert_close(
-        weights[:, keep], posterior_weights(kernel, coords[:, keep], values[:, keep], fewer)
-    )
+    torch.testing.assert_close(weights[:, keep], posterior_weights(kernel, coords[:, keep], values[:, keep], fewer))
     assert not weights[:, [1, 4]].any()
     torch.testing.assert_close(
         posterior_variance(kernel, coords, mask, at), posterior_variance(kernel, coords[:, keep], fewer, at)
@@ -76,9 +72,7 @@ def test_likelihood_is_the_normal_density(d):
         x = coords[b].numpy()
         total = covariance(kernel, x, x) + kernel.noise**2 * np.eye(6)
         want += sum(multivariate_normal(np.zeros(6), total).logpdf(values[b, :, c].numpy()) for c in range(2))
-    assert log_likelihood(kernel, coords, values, torch.ones(2, 6, dtype=torch.bool)) == pytest.approx(
-        want, rel=1e-6
-    )
+    assert log_likelihood(kernel, coords, values, torch.ones(2, 6, dtype=torch.bool)) == pytest.approx(want, rel=1e-6)
 
 
 @pytest.mark.parametrize("d", [1, 2])

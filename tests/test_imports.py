@@ -1,4 +1,4 @@
-"""Imports point one way: core ← estimator, baselines, datasets ← experiments ← cli; nobody imports the cli."""
+"""Imports point one way: core ← estimator, baselines, datasets ← experiments ← cli, which nobody imports."""
 
 import ast
 import subprocess
@@ -24,7 +24,7 @@ MODULES = {module_name(path): path for path in FILES}
 
 def layer(module: str) -> str:
     """Where a module lives: ``core``, or the name of the upper file or folder."""
-    first = (module.split(".") + [""])[1]
+    first = [*module.split("."), ""][1]
     return first if first in UPPER else "core"
 
 
@@ -119,7 +119,8 @@ def test_samples_and_files_do_not_need_torch():
 
 @pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["--version"]])
 def test_help_does_not_wait_for_torch(arguments):
-    code = f"from cstformer.cli import main\ntry: main({arguments!r})\nexcept SystemExit as end: assert end.code == 0"
+    call = f"try: main({arguments!r})\nexcept SystemExit as end: assert end.code == 0"
+    code = f"from cstformer.cli import main\n{call}"
     assert not modules_after(code) & (HEAVY | {"numpy"})
 
 

@@ -97,9 +97,7 @@ def test_measured_smoothness_in_the_plane(kind, smooth_to):
         left, right = start(series.straight_line(places[None], direction, order)).at(order)[0, 0, :, 0]
         # even orders are symmetric about the point: compare them with their value at 2h instead
         if order % 2 == 0 and order:
-            far = start(
-                series.straight_line(places[None] + places[None] - coords[:, centre], direction, order)
-            )
+            far = start(series.straight_line(places[None] + places[None] - coords[:, centre], direction, order))
             left = far.at(order)[0, 0, 1, 0]
         return float((right - left).abs())
 
@@ -195,9 +193,7 @@ def test_scattered_data_is_reproduced_at_its_points(kind, d):
 )
 def test_scattered_data_matches_scipy_up_to_the_softening(kind, kernel, degree, d, monkeypatch):
     coords, values, places = scattered(d)
-    want = torch.tensor(
-        RBFInterpolator(coords.numpy(), values.numpy(), kernel=kernel, degree=degree)(places.numpy())
-    )
+    want = torch.tensor(RBFInterpolator(coords.numpy(), values.numpy(), kernel=kernel, degree=degree)(places.numpy()))
     # The tip of r is a thousandth wide; r² log r and r³ hardly feel it.
     as_shipped = everything(coords, values, kind)(constant(places[None])).value[0]
     assert relative_error(as_shipped, want) < (2e-2 if kind == "linear" else 1e-3)
@@ -216,9 +212,7 @@ def test_linear_functions_are_reproduced(kind, d):
     y = start(series.straight_line(places[None], torch.eye(d), 1))
     torch.testing.assert_close(y.value[0, :, 0], plane.partial(places, (0,) * d), rtol=0, atol=1e-4)
     for k in range(d):
-        torch.testing.assert_close(
-            y.at(1)[k, 0, :, 0], torch.full_like(places[:, 0], slopes[k]), rtol=0, atol=1e-3
-        )
+        torch.testing.assert_close(y.at(1)[k, 0, :, 0], torch.full_like(places[:, 0], slopes[k]), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("d", [1, 2])
@@ -231,9 +225,7 @@ def test_derivatives_of_a_start_against_nested_autograd(kind, d):
     want = nested_derivatives(lambda s: start(constant(x + s)).value, 1, 3)
     for j, factor in enumerate((1, 1, 2, 6)):
         expected = want[j].reshape(y.value.shape)
-        assert float((factor * y.at(j)[0] - expected).abs().max()) <= 1e-8 * max(
-            1.0, float(expected.abs().max())
-        )
+        assert float((factor * y.at(j)[0] - expected).abs().max()) <= 1e-8 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("kind", ["linear", "hermite", "cubic"])

@@ -38,9 +38,7 @@ def test_sobolev_term_by_hand(p, want):
 
 
 @pytest.mark.parametrize("root", [False, True])
-@pytest.mark.parametrize(
-    "p, total", [(1.0, 2 + 4.5 / 10), (2.0, 14 / 3 + 1.25), (3.0, 12 + 4.05), (INF, 3 + 0.6)]
-)
+@pytest.mark.parametrize("p, total", [(1.0, 2 + 4.5 / 10), (2.0, 14 / 3 + 1.25), (3.0, 12 + 4.05), (INF, 3 + 0.6)])
 def test_whole_loss_by_hand(p, total, root):
     y, data = torch.tensor([1.0, 0.0, 3.0]).double(), torch.tensor([0.0, 2.0, 0.0]).double()
     dummy, p_plan = dummy_series()
@@ -58,9 +56,7 @@ def test_nothing_observed_and_nothing_asked_for_are_zero():
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, INF])
 def test_gradient_is_finite_at_a_perfect_fit(p):
     y = torch.zeros(4, requires_grad=True)
-    loss = combine(
-        data_term(y, torch.zeros(4), torch.ones(4, dtype=torch.bool), p), torch.zeros(()), 1.0, p, True
-    )
+    loss = combine(data_term(y, torch.zeros(4), torch.ones(4, dtype=torch.bool), p), torch.zeros(()), 1.0, p, True)
     loss.backward()
     assert bool(torch.isfinite(y.grad).all())
 
@@ -85,9 +81,7 @@ def test_sobolev_term_tends_to_the_integral():
     x = ((torch.arange(64).double() + 0.5) / 64)[None, :, None]
     line = series.straight_line(x, torch.ones(1, 1), 2)
     y = series.sin_cos(line.map(lambda c: 2 * math.pi * c))[0]
-    assert float(sobolev_term(y, plan(1, up_to(1, 2)), 2.0)) == pytest.approx(
-        2 * math.pi**2 + 8 * math.pi**4, rel=1e-9
-    )
+    assert float(sobolev_term(y, plan(1, up_to(1, 2)), 2.0)) == pytest.approx(2 * math.pi**2 + 8 * math.pi**4, rel=1e-9)
 
 
 def weight_gradient(order: int, p: float, pattern: str) -> tuple[torch.Tensor, set[str]]:
@@ -97,9 +91,7 @@ def weight_gradient(order: int, p: float, pattern: str) -> tuple[torch.Tensor, s
     y = network(context, line, start_of("smooth", context)(line))[1]
     data = data_term(y.value, torch.zeros_like(y.value), torch.ones_like(y.value, dtype=torch.bool), p)
     combine(data, sobolev_term(y, p_plan, p), 0.01, p, False).backward()
-    silent = {
-        n for n, w in network.named_parameters() if w.grad is None or not float(w.grad.abs().max()) > 1e-12
-    }
+    silent = {n for n, w in network.named_parameters() if w.grad is None or not float(w.grad.abs().max()) > 1e-12}
     return torch.cat([w.grad.flatten() for w in network.parameters()]), silent
 
 

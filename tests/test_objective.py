@@ -16,9 +16,7 @@ from cstformer.transformer import Context
 PATTERNS, ATTENTIONS = ("context", "joint"), ("exact", "nystrom")
 
 
-def objective(
-    pattern="context", attention="exact", start="smooth", noise=0.0, data_noise=0.0, mu=1e-3, d=1, **changes
-):
+def objective(pattern="context", attention="exact", start="smooth", noise=0.0, data_noise=0.0, mu=1e-3, d=1, **changes):
     network = tiny_network(d, pattern=pattern, attention_kind=attention)
     settings = Settings(**({"order": 2, "dummies": 4, "hide": 0.5, "batch": 2, "start": start} | changes))
     kernel = Kernel(KERNEL.lengthscales * d, KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
@@ -146,9 +144,7 @@ def test_recorrupted_noise_of_input_and_target_is_independent():
     assert abs(float(torch.corrcoef(pairs)[0, 1])) < 4 / pairs.shape[1] ** 0.5
     assert float(pairs[0].std()) == pytest.approx((sigma**2 + nu**2) ** 0.5, rel=0.02)
     # without recorruption they do correlate
-    assert (
-        float(torch.corrcoef(torch.stack([input_error[keep].flatten(), error[keep].flatten()]))[0, 1]) > 0.5
-    )
+    assert float(torch.corrcoef(torch.stack([input_error[keep].flatten(), error[keep].flatten()]))[0, 1]) > 0.5
     # a hidden point was not an input: its target stays the datum
     assert torch.equal(target[~keep], points.values[~keep])
     assert torch.equal(context.tokens, keep)

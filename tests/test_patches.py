@@ -49,9 +49,7 @@ def test_layout_refuses(arguments, message):
 
 
 def test_tokens_by_hand():
-    movie = np.arange(2 * 3 * 2 * 2, dtype=np.uint8).reshape(
-        2, 3, 2, 2
-    )  # value = 12 t + 4 row + 2 col + channel
+    movie = np.arange(2 * 3 * 2 * 2, dtype=np.uint8).reshape(2, 3, 2, 2)  # value = 12 t + 4 row + 2 col + channel
     s = frames_to_samples(movie, patch=(2, 1), times=[0.5, 2.0], time_unit="s")
     assert s.coord_names == ("t", "row", "col") and s.units == {"t": "s", "row": "pixel", "col": "pixel"}
     assert s.coords[0, :3].tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 1], [0.5, 2.5, 0]]
@@ -107,9 +105,7 @@ def test_round_trip(shape, patch, missing, seed):
     assert np.array_equal(samples_to_frames(s), movie, equal_nan=True)
     assert np.array_equal(np.nan_to_num(movie), stitch(s.values, s.layout))
     assert np.array_equal(stitch(s.values, s.layout), samples_to_frames(s.values, s.layout))
-    assert np.allclose(
-        frame_queries(s.layout, range(shape[1]))[s.point_observed[0]], s.coords[0, s.point_observed[0]]
-    )
+    assert np.allclose(frame_queries(s.layout, range(shape[1]))[s.point_observed[0]], s.coords[0, s.point_observed[0]])
 
 
 def test_tokens_out_of_order_find_their_place():
@@ -215,9 +211,7 @@ def test_load_movie_from_every_kind(tmp_path):
 
 def test_load_movie_dates_and_colours(tmp_path):
     dates = np.array(["2020-01-01T00", "2020-01-01T06"], dtype="datetime64[ns]")
-    xr.Dataset({"f": (("time", "y", "x"), np.ones((2, 2, 2)))}, coords={"time": dates}).to_netcdf(
-        tmp_path / "d.nc"
-    )
+    xr.Dataset({"f": (("time", "y", "x"), np.ones((2, 2, 2)))}, coords={"time": dates}).to_netcdf(tmp_path / "d.nc")
     assert load_movie(tmp_path / "d.nc")[1].tolist() == [0, 6]
     colour = np.arange(4 * 3 * 5 * 6, dtype=np.uint8).reshape(4, 3, 5, 6)
     tifffile.imwrite(tmp_path / "c.tif", colour, imagej=True, metadata={"axes": "TCYX"})

@@ -175,11 +175,7 @@ def test_gridded_dataset(tmp_path):
 
 def test_gridded_array_without_sample_or_coordinates():
     s = Samples.from_xarray(xr.DataArray([[1.0, 2.0], [3.0, 4.0]], dims=("row", "col")))
-    assert (
-        len(s) == 1
-        and s.coords[0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-        and s.value_names == ("value",)
-    )
+    assert len(s) == 1 and s.coords[0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]] and s.value_names == ("value",)
     lags = np.array([0, 90], dtype="timedelta64[m]").astype("timedelta64[ns]")
     s = Samples.from_xarray(xr.DataArray([1.0, 2.0], dims="lag", coords={"lag": lags}, name="u"))
     assert s.coords[0, :, 0].tolist() == [0, 1.5] and s.units == {"lag": "hours"}
@@ -301,9 +297,7 @@ def test_large_netcdf_is_refused(tmp_path):
         Samples.load(tmp_path / "x.nc", max_bytes=10)
 
 
-@pytest.mark.parametrize(
-    ("module", "suffix"), [("pyarrow", ".parquet"), ("netCDF4", ".nc"), ("zarr", ".zarr")]
-)
+@pytest.mark.parametrize(("module", "suffix"), [("pyarrow", ".parquet"), ("netCDF4", ".nc"), ("zarr", ".zarr")])
 def test_missing_library(tmp_path, module, suffix):
     """A fresh process, because xarray and pandas remember which engines they found."""
     path = tmp_path / f"x{suffix}"

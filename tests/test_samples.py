@@ -127,15 +127,9 @@ def test_refused(arguments, message):
 
 def test_indexing():
     s = Samples([0, 1], [[1, 2], [3, 4], [5, 6]], sample_ids=["a", "b", "c"], origin=[[0], [7], [8]])
-    assert (
-        s[1].sample_ids == ("b",)
-        and s[1].values[0, :, 0].tolist() == [3, 4]
-        and s[1].origin.tolist() == [[7]]
-    )
+    assert s[1].sample_ids == ("b",) and s[1].values[0, :, 0].tolist() == [3, 4] and s[1].origin.tolist() == [[7]]
     assert s[-1].sample_ids == ("c",)
-    assert (
-        s[::2].sample_ids == s[[0, 2]].sample_ids == s[np.array([True, False, True])].sample_ids == ("a", "c")
-    )
+    assert s[::2].sample_ids == s[[0, 2]].sample_ids == s[np.array([True, False, True])].sample_ids == ("a", "c")
     assert s[[1, 1]].sample_ids == (0, 1)  # a bootstrap draws one sample twice
     assert [one.sample_ids[0] for one in s] == ["a", "b", "c"]
     for wrong in (3, "a", np.zeros(3, bool), slice(0, 0), [True]):

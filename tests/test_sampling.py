@@ -29,9 +29,7 @@ def test_stratified_puts_one_point_in_every_slice_of_every_axis(d, count):
 
 
 def test_stratified_axes_are_not_tied_to_each_other():
-    x = dummy_coords("stratified", torch.zeros(1, 2).double(), torch.ones(1, 2).double(), 500, generator(2))[
-        0
-    ]
+    x = dummy_coords("stratified", torch.zeros(1, 2).double(), torch.ones(1, 2).double(), 500, generator(2))[0]
     assert abs(float(torch.corrcoef(x.T)[0, 1])) < 0.2
 
 

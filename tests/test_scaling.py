@@ -17,9 +17,7 @@ nan = np.nan
 def hand_made() -> Samples:
     """Two samples, one padded; channel 1 misses a value, channel 2 never changes."""
     coords = np.array([[2.0, 4.0, 6.0], [3.0, 5.0, 99.0]])
-    values = np.array(
-        [[[1, 10, 7], [3, nan, 7], [5, 30, 7]], [[7, 50, 7], [9, 70, 7], [nan, nan, nan]]], dtype=float
-    )
+    values = np.array([[[1, 10, 7], [3, nan, 7], [5, 30, 7]], [[7, 50, 7], [9, 70, 7], [nan, nan, nan]]], dtype=float)
     return Samples(coords, values)
 
 
@@ -111,9 +109,7 @@ def test_batches_cover_everything_once_in_order(count, size):
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e3), st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
 def test_model_units_do_not_depend_on_the_users(shift, stretch, offset, gain):
     samples = hand_made()
-    moved = Samples(
-        samples.coords * stretch + shift, samples.values * gain + offset, observed=samples.observed
-    )
+    moved = Samples(samples.coords * stretch + shift, samples.values * gain + offset, observed=samples.observed)
     a, b = (Scaling.of(s).batch(s, torch.float64, torch.device("cpu")).points for s in (samples, moved))
     loss = 1e-9 + 4e-16 * max(abs(shift) / stretch, abs(offset) / gain)
     assert float((a.coords - b.coords).abs().max()) < 10 * loss

@@ -68,8 +68,7 @@ UNARY = {
     "layer_norm": (
         lambda x: series.layer_norm(x, GAIN, OFFSET, 1e-5),
         lambda x: (
-            (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5) ** 0.5 * GAIN
-            + OFFSET
+            (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5) ** 0.5 * GAIN + OFFSET
         ),
     ),
     "linear": (lambda x: series.linear(x, WEIGHT, BIAS), lambda x: x @ WEIGHT.T + BIAS),
@@ -166,9 +165,7 @@ def test_closed_forms():
     one = constant(torch.ones(1, dtype=torch.float64))
     assert series.divide(one, x).coefs.flatten().tolist() == [1, -1, 1, -1, 1]
     assert series.power(x, 0.5).coefs.flatten().tolist() == [1, 1 / 2, -1 / 8, 1 / 16, -5 / 128]
-    torch.testing.assert_close(
-        series.log(x).coefs[:, 0], torch.tensor([0, 1, -1 / 2, 1 / 3, -1 / 4]).double()
-    )
+    torch.testing.assert_close(series.log(x).coefs[:, 0], torch.tensor([0, 1, -1 / 2, 1 / 3, -1 / 4]).double())
     t = Series(torch.tensor([0.0, 1, 0, 0, 0], dtype=torch.float64)[:, None], 4)
     sin, cos = series.sin_cos(t)
     torch.testing.assert_close(sin.coefs[:, 0], torch.tensor([0, 1, 0, -1 / 6, 0]).double())
@@ -214,9 +211,7 @@ def test_gelu_value_is_torch_gelu_in_float32():
 def test_gradients_flow_through_unary(name):
     x = random_series((2, 4), 3, 2, seed=4, positive=True)
     ours = UNARY[name][0]
-    assert torch.autograd.gradcheck(
-        lambda c: ours(Series(c, 3, 2)).coefs, x.coefs.requires_grad_(), fast_mode=True
-    )
+    assert torch.autograd.gradcheck(lambda c: ours(Series(c, 3, 2)).coefs, x.coefs.requires_grad_(), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", BINARY)

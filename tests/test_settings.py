@@ -48,7 +48,11 @@ def test_paper_preset_has_the_published_size():
 
 
 def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
-    assert {f.name for f in dataclasses.fields(Architecture)} - set(setting_fields()) == {"d", "c", "iterations"}
+    assert {f.name for f in dataclasses.fields(Architecture)} - set(setting_fields()) == {
+        "d",
+        "c",
+        "iterations",
+    }
 
 
 def test_choices_are_those_of_the_code():
@@ -84,7 +88,11 @@ def test_every_setting_is_explained():
         ("root", 1, "root=1: expected bool"),
         ("root", "true", "root='true': expected bool"),
         ("pattern", 3, "pattern=3: expected str"),
-        ("pattern", "contxt", "unknown value of pattern 'contxt'; did you mean 'context'? Valid: context, joint"),
+        (
+            "pattern",
+            "contxt",
+            "unknown value of pattern 'contxt'; did you mean 'context'? Valid: context, joint",
+        ),
         ("mu", "atuo", "unknown value of mu 'atuo'; did you mean 'auto'? Valid: auto, search"),
         ("start", "quintic", "unknown value of start 'quintic'"),
     ],
@@ -116,7 +124,10 @@ def test_good_values_pass(name, value):
     check_settings({name: value})
 
 
-@given(st.sampled_from(sorted(setting_fields())), st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()))
+@given(
+    st.sampled_from(sorted(setting_fields())),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+)
 def test_any_value_passes_or_gets_one_line(name, value):
     try:
         check_settings({name: value, **({"heads": 1} if name == "width" else {})})

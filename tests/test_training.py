@@ -295,6 +295,21 @@ def test_a_cap_that_does_not_bind_changes_nothing(clock):
     assert same(capped.weights(), free.weights())
 
 
+def test_a_run_that_was_annealed_by_the_clock_does_not_claim_to_be_undisturbed(clock):
+    toy = Toy(max_minutes=1.0)
+    inner = toy.loss
+
+    def loss(index, generator):
+        clock.now += 6.0 if len(toy.seen) < 8 else 1.0  # slow at first: 12 steps seem to need 72 seconds
+        return inner(index, generator)
+
+    toy.loss = loss
+    toy.train()
+    assert toy.report.steps == 12
+    assert toy.report.seconds == 52.0
+    assert toy.report.ended == "cap"
+
+
 def test_zero_minutes_is_one_step():
     report = Toy(max_minutes=0.0).train().report
     assert (report.ended, report.steps, report.best_step) == ("cap", 1, 1)
@@ -398,7 +413,15 @@ def test_a_capped_run_goes_on_with_more_minutes(tmp_path, clock):
 
 @pytest.mark.parametrize(
     "change",
-    [{"steps": 13}, {"learning_rate": 0.04}, {"seed": 1}, {"heads": 2}, {"dropout": 0.5}, {"mu": 1.0}, {"patience": 0.4}],
+    [
+        {"steps": 13},
+        {"learning_rate": 0.04},
+        {"seed": 1},
+        {"heads": 2},
+        {"dropout": 0.5},
+        {"mu": 1.0},
+        {"patience": 0.4},
+    ],
     ids=str,
 )
 def test_resume_with_other_settings_is_refused(tmp_path, change):

@@ -68,9 +68,7 @@ def check_all_partials(d, order, start, **architecture):
 
 
 def product(*choices):
-    return pytest.mark.parametrize(
-        "pattern, attention, encoding, start, norm", list(itertools.product(*choices))
-    )
+    return pytest.mark.parametrize("pattern, attention, encoding, start, norm", list(itertools.product(*choices)))
 
 
 @product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, ("pre",))
@@ -103,9 +101,7 @@ def test_the_plain_readout(pattern):
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 @product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
 @pytest.mark.parametrize("d", [1, 3])
-def test_order_zero_of_a_series_is_the_plain_pass(
-    d, pattern, attention, encoding, start, norm, dtype, tolerance
-):
+def test_order_zero_of_a_series_is_the_plain_pass(d, pattern, attention, encoding, start, norm, dtype, tolerance):
     network = tiny_network(d, dtype=dtype, pattern=pattern, attention_kind=attention)
     context, at = tiny_context(d, dtype=dtype), queries(d, dtype=dtype)
     begin = start_of(start, context)
@@ -133,9 +129,7 @@ def test_context_answer_does_not_depend_on_other_queries(start, attention, dtype
     begin, at = start_of(start, context), uniform(2, 9, 2, seed=4, dtype=dtype)
     everything = answer(network, context, begin, at)
     for chosen in ([0], [8, 3], [5, 5, 1, 0], list(range(8, -1, -1))):
-        assert (
-            relative_error(answer(network, context, begin, at[:, chosen]), everything[:, chosen]) < tolerance
-        )
+        assert relative_error(answer(network, context, begin, at[:, chosen]), everything[:, chosen]) < tolerance
 
 
 def test_joint_answer_does_depend_on_other_queries():
@@ -180,9 +174,7 @@ def test_padding_changes_nothing(d, pattern, attention, encoding, start, norm):
 def test_values_of_missing_channels_change_nothing(pattern, attention, encoding, start, norm):
     network, context = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1)
     assert bool((context.tokens[..., None] & ~context.observed).any())
-    garbage = Context(
-        context.coords, torch.where(context.observed, context.values, torch.nan), context.observed
-    )
+    garbage = Context(context.coords, torch.where(context.observed, context.values, torch.nan), context.observed)
     x = constant(queries(1))
     begin = start_of(start, context)(x)
     want_context, want = network(context, x, begin)
@@ -237,9 +229,7 @@ def test_batch_composition_changes_nothing(pattern, attention, encoding, start, 
 
 
 @product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
-def test_a_sample_without_any_point_gives_finite_answers_and_gradients(
-    pattern, attention, encoding, start, norm
-):
+def test_a_sample_without_any_point_gives_finite_answers_and_gradients(pattern, attention, encoding, start, norm):
     network, context = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1)
     observed = context.observed.clone()
     observed[1] = False
@@ -297,9 +287,7 @@ def test_every_parameter_receives_gradient_from_derivatives(pattern, attention, 
     )
     line = series.straight_line(queries(1), torch.eye(1), 2)
     network(context, line, start_of(start, context)(line))[1].coefs.square().sum().backward()
-    silent = {
-        name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-12
-    }
+    silent = {name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-12}
     assert not silent, silent
 
 
@@ -312,9 +300,7 @@ def test_gradients_of_weights_through_second_derivatives():
     weights = [network.get_parameter(n).detach().clone().requires_grad_() for n in names]
 
     def loss(*tensors):
-        y = torch.func.functional_call(
-            network, dict(zip(names, tensors, strict=True)), (context, line, begin)
-        )[1]
+        y = torch.func.functional_call(network, dict(zip(names, tensors, strict=True)), (context, line, begin))[1]
         return (y.at(2) ** 2).sum() + (y.at(1) ** 3).sum()
 
     assert torch.autograd.gradcheck(loss, weights, fast_mode=True)

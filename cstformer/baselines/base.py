@@ -8,9 +8,7 @@ tests it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,89 +21,24 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from cstformer.checkpoint import load_model, save_model
-from cstformer.errors import CSTError, CSTWarning, unknown
+from cstformer.errors import CSTError, unknown
+from cstformer.inputs import (
+    TOKENS_PER_STEP,
+    check_queries,
+    check_training,
+    choose_device,
+    device_or_cpu,
+    fingerprint,
+    split_samples,
+    warn_outside,
+)
 from cstformer.objective import Batch
 from cstformer.patches import PatchLayout
-from cstformer.samples import Samples, as_floats
+from cstformer.samples import Samples
 from cstformer.scaling import Scaling
-from cstformer.settings import Settings, _check_one, _setting, check_settings, setting_fields
+from cstformer.settings import Settings, check_one, check_settings, setting, setting_fields
 from cstformer.training import TrainingReport, train
 from cstformer.transformer import parameter_count
-
-TOKENS_PER_STEP = 2**13  # context tokens of one training step: large samples come in smaller batches
-
-
-def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray, "N m d"]:
-    """Refuse a context or queries that a model of d axes and c channels cannot use; queries as (N, m, d).
-
-    >>> curve = Samples([0.0, 1.0], [[2.0, 3.0]])
-    >>> check_queries(curve, [0.5], d=1, c=1).tolist()
-    [[[0.5]]]
-    """
-    if not isinstance(context, Samples):
-        raise CSTError(
-            f"context must be Samples, got {type(context).__name__}; wrap arrays as Samples(coords, values)"
-        )
-    if (context.d, context.c) != (d, c):
-        raise CSTError(
-            f"context has {context.d} coordinate axes and {context.c} channels; "
-            f"the model was fitted with {d} and {c}"
-        )
-    x = as_floats("at", at.coords if isinstance(at, Samples) else at)
-    given = x.shape
-    if x.ndim == 1 and d == 1:
-        x = x[:, None]
-    if x.ndim == 2:
-        x = np.broadcast_to(x, (len(context), *x.shape))
-    if x.ndim != 3 or x.shape[0] != len(context) or x.shape[2] != d or x.shape[1] == 0:
-        raise CSTError(
-            f"at has shape {given}; give (m, {d}) or ({len(context)}, m, {d}) with m ≥ 1, "
-            f"one row of coordinates per query"
-        )
-    if not np.isfinite(x).all():
-        raise CSTError("at contains NaN or infinite coordinates; remove those queries")
-    return x
-
-
-def warn_outside(queries: np.ndarray, scaling: Scaling, coord_names: list[str]) -> None:
-    """Say so when queries lie outside the training domain."""
-    scaled = scaling.coords(queries)
-    outside = np.maximum(-scaled, scaled - 1).max((0, 1))
-    if (outside > 1e-6).any():
-        axis = int(outside.argmax())
-        warnings.warn(
-            f"coordinates lie outside the training domain by up to {outside[axis]:.1%} of its extent along "
-            f"{coord_names[axis]!r}; answers there are extrapolated",
-            CSTWarning,
-            stacklevel=3,
-        )
-
-
-def check_training(samples: Samples) -> Samples:
-    """Average repeated coordinates and sort the points; refuse samples of fewer than two."""
-    if not isinstance(samples, Samples):
-        raise CSTError(
-            f"fit takes Samples, got {type(samples).__name__}; wrap arrays as Samples(coords, values)"
-        )
-    samples = samples.merged().sorted()
-    few = np.flatnonzero(samples.point_observed.sum(1) < 2)
-    if len(few):
-        raise CSTError(
-            f"samples {few[:5].tolist()} have fewer than two observed points; remove them or give them more"
-        )
-    return samples
-
-
-def split_samples(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Training and validation samples by CST's rule; with fewer than five samples the same ones serve both.
-
-    >>> training, held_out = split_samples(10, 0.2, seed=0)
-    >>> len(training), len(held_out), sorted(torch.cat([training, held_out]).tolist()) == list(range(10))
-    (8, 2, True)
-    """
-    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    held = max(1, round(fraction * count)) if count >= 5 and fraction > 0 else 0
-    return (shuffled[held:], shuffled[:held]) if held else (shuffled, shuffled)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -126,14 +59,12 @@ class Baseline(ABC):
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Inherited settings that mean nothing to this model; changing one is refused."""
 
-    seed: int = _setting(0, "seed of everything random", low=0)
+    seed: int = setting(0, "seed of everything random", low=0)
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Refuse unknown settings by name before the generated ``__init__`` would."""
         if args:
-            raise CSTError(
-                f"{cls.__name__} takes keyword settings only, got {args!r}; e.g. {cls.__name__}(seed=0)"
-            )
+            raise CSTError(f"{cls.__name__} takes keyword settings only, got {args!r}; e.g. {cls.__name__}(seed=0)")
         known = {f.name for f in dataclasses.fields(cls)} - cls.ignored
         for name in settings:
             if name not in known:
@@ -157,9 +88,7 @@ class Baseline(ABC):
         names = [f.name for f in dataclasses.fields(self) if f.name not in self.ignored]
         return {name: getattr(self, name) for name in names}
 
-    def fit(
-        self, samples: Samples, *, state: str | os.PathLike[str] | None = None, progress: bool = False
-    ) -> Self:
+    def fit(self, samples: Samples, *, state: str | os.PathLike[str] | None = None, progress: bool = False) -> Self:
         """Learn from samples.
 
         Parameters
@@ -273,7 +202,7 @@ class Baseline(ABC):
                 if value != f.default:
                     raise CSTError(f"{type(self).__name__} has no {f.name}; leave that setting alone")
             elif f.metadata:
-                _check_one(f, value)
+                check_one(f, value)
 
     def _check_axes(self, d: int) -> None:
         if self.curves_only and d != 1:
@@ -308,7 +237,7 @@ class NeuralBaseline(Settings, Baseline):
         """Make a function that scores the network as it is now on fixed data; lower is better."""
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
-        self.device_ = self._device()
+        self.device_ = choose_device(self.device)
         data = self._batch(samples)
         training, held_out = split_samples(len(data), self.validation, self.seed)
         self.network_ = self._fresh_network(samples.d, samples.c)
@@ -322,7 +251,7 @@ class NeuralBaseline(Settings, Baseline):
             run,
             state=state,
             progress=self.label if progress else None,
-            fingerprint="" if state is None else _fingerprint(data),
+            fingerprint="" if state is None else fingerprint(data),
         )
 
     @property
@@ -338,11 +267,7 @@ class NeuralBaseline(Settings, Baseline):
         return {"training": dataclasses.asdict(self.report_)}
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-        try:
-            self.device_ = self._device()
-        except CSTError as error:
-            warnings.warn(f"{error}; the model was loaded on the CPU", CSTWarning, stacklevel=3)
-            self.device_ = torch.device("cpu")
+        self.device_ = device_or_cpu(self.device)
         self.report_ = TrainingReport(**about["training"])
         self.report_.history = [(int(step), float(score)) for step, score in self.report_.history]
         network = self._fresh_network(about["d"], about["c"])
@@ -364,22 +289,3 @@ class NeuralBaseline(Settings, Baseline):
 
     def _dtype(self) -> torch.dtype:
         return getattr(torch, self.precision)
-
-    def _device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            return torch.zeros(1, device=self.device).device
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).splitlines()[0]
-            raise CSTError(
-                f"device={self.device!r} cannot be used here ({reason}); auto or cpu always can"
-            ) from None
-
-
-def _fingerprint(data: Batch) -> str:
-    """Hash all numbers of a data set."""
-    digest = hashlib.sha256()
-    for x in (data.points.coords, data.points.values, data.points.observed):
-        digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
-    return digest.hexdigest()

@@ -22,15 +22,13 @@ from cstformer.losses import data_term
 from cstformer.objective import Batch
 from cstformer.samples import Samples
 from cstformer.scaling import as_batches
-from cstformer.settings import PRESETS, _setting
+from cstformer.settings import PRESETS, setting
 from cstformer.transformer import Architecture, Context, ContinuousTransformer
 
 TO_CONSTANT, TO_OTHER = 0.8, 0.1  # fates of a picked point; the remaining tenth stays as it is
 TOKENS_PER_PASS = 2**15  # tokens of one pass when predicting: bounds the memory
 
-_SOBOLEV = frozenset(
-    ("start", "order", "p", "mu", "root", "dummies", "dummy_law", "hide", "noise", "coord_noise")
-)
+_SOBOLEV = frozenset(("start", "order", "p", "mu", "root", "dummies", "dummy_law", "hide", "noise", "coord_noise"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -50,16 +48,15 @@ class BertTransformer(NeuralBaseline):
     label: ClassVar[str] = "Transformer"
     ignored: ClassVar[frozenset[str]] = _SOBOLEV
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        name: {key: value for key, value in changes.items() if key not in _SOBOLEV}
-        for name, changes in PRESETS.items()
+        name: {key: value for key, value in changes.items() if key not in _SOBOLEV} for name, changes in PRESETS.items()
     }
 
-    pattern: str = _setting("joint", "who reads whom: all tokens attend to all", ("joint",))
-    readout: str = _setting("plain", "plain: decoder alone; skip: A·token value + decoder", ("plain", "skip"))
-    picked: float = _setting(0.3, "fraction of a sample's points picked per step", low=0.01, high=0.95)
-    mask_constant: float = _setting(0.5, "value of masked points and of queries, in standardised units")
-    augmentation: float = _setting(0.0, "sd of the noise on values while training, standardised units", low=0)
-    together: int = _setting(1, "queries asked in one sequence", low=1)
+    pattern: str = setting("joint", "who reads whom: all tokens attend to all", ("joint",))
+    readout: str = setting("plain", "plain: decoder alone; skip: A·token value + decoder", ("plain", "skip"))
+    picked: float = setting(0.3, "fraction of a sample's points picked per step", low=0.01, high=0.95)
+    mask_constant: float = setting(0.5, "value of masked points and of queries, in standardised units")
+    augmentation: float = setting(0.0, "sd of the noise on values while training, standardised units", low=0)
+    together: int = setting(1, "queries asked in one sequence", low=1)
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         names = set(Architecture.__dataclass_fields__) & set(self.settings())

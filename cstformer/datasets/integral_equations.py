@@ -111,9 +111,7 @@ def solve(
     _check_number("tolerance", tolerance, tolerance > 0, "choose a positive number")
     _check_number("max_iterations", max_iterations, max_iterations >= 1, "choose at least 1")
     if updates is not None:
-        _check_number(
-            "updates", updates, updates >= 0, "choose 0 or more, or None to iterate to the tolerance"
-        )
+        _check_number("updates", updates, updates >= 0, "choose 0 or more, or None to iterate to the tolerance")
     grid = _grid(equation, nodes)
     free = _free_term(equation, grid)
     times = _times(equation, times)
@@ -164,9 +162,7 @@ def _integral(equation: Volterra, operator: np.ndarray, y: np.ndarray) -> np.nda
     with np.errstate(over="ignore", invalid="ignore"):  # an exploding iterate is reported by the caller
         g = np.asarray(equation.nonlinearity(y), dtype=float)
         if g.shape != y.shape:
-            raise CSTError(
-                f"nonlinearity must keep the shape {y.shape}, got {g.shape}; return one value each"
-            )
+            raise CSTError(f"nonlinearity must keep the shape {y.shape}, got {g.shape}; return one value each")
         return (g.reshape(len(g), -1) @ operator.T).reshape(len(g), -1, y.shape[2])
 
 

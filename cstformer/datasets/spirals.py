@@ -160,9 +160,7 @@ def monte_carlo_deviation(
     return t * np.sqrt(np.maximum(second - first**2, 0) / MONTE_CARLO_SAMPLES)
 
 
-def split(
-    n: int, fraction: float = 0.7, seed: int = 0
-) -> tuple[Int[np.ndarray, " a"], Int[np.ndarray, " b"]]:
+def split(n: int, fraction: float = 0.7, seed: int = 0) -> tuple[Int[np.ndarray, " a"], Int[np.ndarray, " b"]]:
     """Split n curves at random into training and test indices.
 
     >>> train, test = split(500)
@@ -187,17 +185,13 @@ def regular_indices(n_points: int = 100, k: int = 10) -> Int[np.ndarray, " k"]:
     return np.linspace(0, n_points - 1, k).round().astype(int)
 
 
-def irregular_indices(
-    n_curves: int, n_points: int = 100, k: int = 10, seed: int = 0
-) -> Int[np.ndarray, "n k"]:
+def irregular_indices(n_curves: int, n_points: int = 100, k: int = 10, seed: int = 0) -> Int[np.ndarray, "n k"]:
     """Choose k of n_points indices at random for each curve, sorted, without repetition.
 
     >>> irregular_indices(2, n_points=5, k=5).tolist()
     [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
     """
     if n_curves < 1 or not 1 <= k <= n_points:
-        raise CSTError(
-            f"need n_curves >= 1 and 1 <= k <= n_points={n_points}, got n_curves={n_curves}, k={k}"
-        )
+        raise CSTError(f"need n_curves >= 1 and 1 <= k <= n_points={n_points}, got n_curves={n_curves}, k={k}")
     order = np.random.default_rng(seed).random((n_curves, n_points)).argsort(axis=1)
     return np.sort(order[:, :k], axis=1)

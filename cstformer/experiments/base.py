@@ -85,7 +85,10 @@ def run_experiment(
         raise unknown("preset", preset, experiment.presets)
     config = experiment.presets[preset]
     cells = _chosen(experiment.cells(config), models)
-    _claim(out, {"experiment": experiment.name, "preset": preset, "seed": seed, "config": _jsonable(asdict(config))})
+    _claim(
+        out,
+        {"experiment": experiment.name, "preset": preset, "seed": seed, "config": _jsonable(asdict(config))},
+    )
     started = time.monotonic()
     missing = [cell for cell in cells if _read(out, cell) is None]
     jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing))
@@ -94,7 +97,7 @@ def run_experiment(
     else:
         for cell in missing:
             _compute(experiment, cell, config, seed, out, not quiet)
-    results = {cell: result for cell in cells if (result := _read(out, cell)) is not None}
+    results = {cell: found for cell in cells if (found := _read(out, cell)) is not None}
     seconds = time.monotonic() - started
     gathered = experiment.gather(config, seed, results, out)
     result = {
@@ -177,7 +180,11 @@ def _compute(experiment: Experiment, cell: Cell, config: Any, seed: int, out: Pa
     result.facts["seconds"] = result.facts.get("seconds", time.monotonic() - started)
     with atomic_path(folder / "arrays.npz") as temporary:
         np.savez_compressed(temporary, **result.arrays)  # type: ignore[arg-type]
-    about = {"parameters": result.parameters, "train_seconds": result.train_seconds, "facts": _jsonable(result.facts)}
+    about = {
+        "parameters": result.parameters,
+        "train_seconds": result.train_seconds,
+        "facts": _jsonable(result.facts),
+    }
     with atomic_path(folder / "done.json") as temporary:  # written last: its presence means the cell is done
         temporary.write_text(json.dumps(about))
 

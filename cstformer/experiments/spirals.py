@@ -108,7 +108,10 @@ class SpiralsExperiment(Experiment):
             facts |= {k: getattr(model, f"{k}_") for k in ("mu", "noise") if hasattr(model, f"{k}_")}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CSTWarning)  # irregular curves rarely observe the very ends
-            arrays = {"grid": model.predict(data.test, data.times), "fine": model.predict(data.test, data.fine)}
+            arrays = {
+                "grid": model.predict(data.test, data.times),
+                "fine": model.predict(data.test, data.fine),
+            }
         seconds = facts["fit_seconds"] if report is None else report.seconds
         return CellResult(arrays, model.n_parameters_, seconds, facts)
 
@@ -123,7 +126,11 @@ class SpiralsExperiment(Experiment):
             clean = euclidean_error(result.arrays["grid"], data.clean, data.unseen)
             rough = roughness(result.arrays["fine"], data.clean_fine)
             errors[cell.model, cell.condition] = observed
-            metrics = {"error": summary(observed), "error vs noise-free": summary(clean), "roughness": summary(rough)}
+            metrics = {
+                "error": summary(observed),
+                "error vs noise-free": summary(clean),
+                "roughness": summary(rough),
+            }
             table.append(table_row(cell, result, metrics))
         tests = _tests(errors)
         figures = draw(config, seed, results, errors, table, tests, out)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 import numpy as np
 
 from cstformer.experiments import spirals as experiment
 from cstformer.experiments.base import Cell, CellResult
-from cstformer.experiments.spirals import BERT, BERT_AUGMENTED, CLEAN, CST_DEFAULT, CST_PAPER, NOISY, SpiralTask
+from cstformer.experiments.spirals import (
+    BERT,
+    BERT_AUGMENTED,
+    CLEAN,
+    CST_DEFAULT,
+    CST_PAPER,
+    NOISY,
+    SpiralTask,
+)
 from cstformer.report import curves
 from cstformer.report.style import save_figure
 
@@ -16,7 +25,13 @@ Curves = int | list[int]
 
 
 def draw(
-    config, seed: int, results: dict[Cell, CellResult], errors: Errors, table: list[dict], tests: list[dict], out: Path
+    config,
+    seed: int,
+    results: dict[Cell, CellResult],
+    errors: Errors,
+    table: list[dict],
+    tests: list[dict],
+    out: Path,
 ) -> list[dict[str, str]]:
     """Draw every figure whose rows are there; their entries in `result.json`."""
     p_values = {name: [t for t in tests if t["condition"] == name] for name in (CLEAN, NOISY)}
@@ -34,8 +49,8 @@ def draw(
         add(
             "figure2_overview.png",
             "Spirals: CST and the Transformer between the observed points",
-            "Paper's Figure 2. A: a test curve of median error in the plane, asked at 1000 coordinates. B: its components "
-            "against time. C: a closer look. D: error of each test curve at its unseen points, paired Wilcoxon test.",
+            "Paper's Figure 2. A: a test curve of median error in the plane, asked at 1000 coordinates. B: its "
+            "components against time. C: a closer look. D: error of each test curve at its unseen points, paired Wilcoxon test.",
             curves.spiral_overview(
                 clean.fine,
                 _of(pair, one[0]),
@@ -63,7 +78,11 @@ def draw(
         "A spiral",
         "Paper's Figure 6. One test curve: ten observed points, the unseen points, the noise-free curve.",
         curves.example_spiral(
-            clean.fine, {}, _observed(clean, one[0]), _test_points(clean, one[0]), truth=clean.clean_fine[one[0]]
+            clean.fine,
+            {},
+            _observed(clean, one[0]),
+            _test_points(clean, one[0]),
+            truth=clean.clean_fine[one[0]],
         ),
     )
     names = [CST_DEFAULT, CST_PAPER, BERT, BERT_AUGMENTED]
@@ -71,10 +90,9 @@ def draw(
         add(
             "figure9_augmentation.png",
             "Gaussian augmentation is not what makes CST good",
-            "Paper's Figure 9. Error of each test curve on clean data; the Transformer with and without the augmentation.",
-            curves.error_distributions(
-                _errors(errors, CLEAN, _present(fits, CLEAN, names)), p_values[CLEAN]
-            ),
+            "Paper's Figure 9. Error of each test curve on clean data; the Transformer with and without "
+            "the augmentation.",
+            curves.error_distributions(_errors(errors, CLEAN, _present(fits, CLEAN, names)), p_values[CLEAN]),
         )
     names = [CST_DEFAULT, "linear", "cubic", "GP"]
     chosen = _present(fits, NOISY, names)
@@ -106,7 +124,9 @@ def draw(
                 "Down and left is better; a roughness of 1 is as smooth as the noise-free curve.",
                 curves.error_against_roughness(rows),
             )
-    histories = {c.model: r.facts["history"] for c, r in results.items() if c.condition == CLEAN and r.facts.get("history")}
+    histories = {
+        c.model: r.facts["history"] for c, r in results.items() if c.condition == CLEAN and r.facts.get("history")
+    }
     if histories:
         add(
             "learning_curves.png",

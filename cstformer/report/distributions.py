@@ -49,14 +49,10 @@ def draw_distributions(
     else:
         ax.set_ylim(max(low, 0) if everything.min() >= 0 else low, high)
     for level, ((a, b), p) in enumerate(pairs.items()):
-        _bracket(
-            ax, sorted((list(data).index(a), list(data).index(b))), 0.93 - 0.1 * (len(pairs) - 1 - level), p
-        )
+        _bracket(ax, sorted((list(data).index(a), list(data).index(b))), 0.93 - 0.1 * (len(pairs) - 1 - level), p)
     ax.set_xlim(-0.62, len(data) - 0.38)
     width = 15 if len(data) <= 3 else 11
-    labels = [
-        textwrap.fill(name, width) + f"\nmean {format_number(float(e.mean()))}" for name, e in data.items()
-    ]
+    labels = [textwrap.fill(name, width) + f"\nmean {format_number(float(e.mean()))}" for name, e in data.items()]
     ax.set_xticks(range(len(data)), labels)
     ax.tick_params(axis="x", length=0)
     ax.grid(True, axis="y")
@@ -96,9 +92,7 @@ def _bracket(ax: Axes, ends: Sequence[int], height: float, p: float) -> None:
     ax.text(sum(ends) / 2, height + 0.008, label, ha="center", va="bottom", fontsize=8, transform=transform)
 
 
-def _pairs(
-    p_values: PValues | None, names: Sequence[str], condition: str | None
-) -> dict[tuple[str, str], float]:
+def _pairs(p_values: PValues | None, names: Sequence[str], condition: str | None) -> dict[tuple[str, str], float]:
     """P value of each pair of drawn names, the narrowest bracket first."""
     found: dict[tuple[str, str], float] = {}
     if isinstance(p_values, Mapping):
@@ -114,6 +108,4 @@ def _pairs(
             sides = re.split(r"\s+(?:vs\.?|versus|against)\s+", test["name"].split(": ")[-1].casefold())
             if len(sides) == 2 and all(side in spelled for side in sides) and test.get("p_value") is not None:
                 found[spelled[sides[0]], spelled[sides[1]]] = float(test["p_value"])
-    return dict(
-        sorted(found.items(), key=lambda item: abs(names.index(item[0][0]) - names.index(item[0][1])))
-    )
+    return dict(sorted(found.items(), key=lambda item: abs(names.index(item[0][0]) - names.index(item[0][1]))))

@@ -49,9 +49,7 @@ def _overlap(a: Bbox, b: Bbox) -> float:
     return max(width, 0) * max(height, 0)
 
 
-def label_points(
-    fig: Figure, ax: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray, keep_clear: float
-) -> None:
+def label_points(fig: Figure, ax: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray, keep_clear: float) -> None:
     """Write each name beside its point, at the first of twelve places that covers nothing else.
 
     Nothing else: no other point or name, and not the horizontal line at y = ``keep_clear``. Call it last,

@@ -50,9 +50,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
 def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> str:
     """Make the page's text; figures are read from ``folder`` and put into it."""
     # Every text of a result is foreign: it is escaped, wherever it stands.
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = resources.files("cstformer.report").joinpath("page.html").read_text(encoding="utf-8")
     tables = groups(result)
     facts = {

@@ -194,14 +194,10 @@ def curve_legend(fig: Figure, curve: Curve) -> None:
         truth = Line2D([], [], color=colour_of("truth"), linewidth=2.6, label=LABELS["truth"])
         handles.append(truth)
     handles.append(
-        Line2D(
-            [], [], color=colour_of("observed"), marker="o", markersize=4.5, ls="", label=LABELS["observed"]
-        )
+        Line2D([], [], color=colour_of("observed"), marker="o", markersize=4.5, ls="", label=LABELS["observed"])
     )
     if curve.test is not None:
-        handles.append(
-            Line2D([], [], color=colour_of("test"), marker="o", markersize=3, ls="", label=LABELS["test"])
-        )
+        handles.append(Line2D([], [], color=colour_of("test"), marker="o", markersize=3, ls="", label=LABELS["test"]))
     legend_above(fig, handles, [str(handle.get_label()) for handle in handles])
 
 

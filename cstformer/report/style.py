@@ -175,9 +175,7 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     {'CST': '#D55E00', 'Transformer': '#0072B2', 'cubic spline': '#CC79A7'}
     """
     names = list(dict.fromkeys(names))
-    exact = {
-        name for name in names if name.strip().casefold() in {c.casefold() for c in COLOURS} | set(ALIASES)
-    }
+    exact = {name for name in names if name.strip().casefold() in {c.casefold() for c in COLOURS} | set(ALIASES)}
     chosen: dict[str, str] = {}
     # The plain names first, so that a variant never takes the colour of the system itself.
     for name in sorted(names, key=lambda name: name not in exact):

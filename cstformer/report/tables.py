@@ -144,9 +144,7 @@ def load_result(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """Read and check `result.json` in a run's folder; a `CSTError` says what is wrong with it."""
     path = Path(run_dir) / "result.json"
     if not path.is_file():
-        raise CSTError(
-            f"no result in {run_dir}: {path} does not exist; `cst run` writes it when a run is done"
-        )
+        raise CSTError(f"no result in {run_dir}: {path} does not exist; `cst run` writes it when a run is done")
     with readable(path, "JSON"):
         result = json.loads(path.read_text(encoding="utf-8"))
         check_result(result)
@@ -162,17 +160,13 @@ def check_result(result: object) -> None:
         raise CSTError(f"the result lacks {', '.join(missing)}")
     for key, kind in (*CONTRACT.items(), ("notes", list), ("command", str)):
         if key in result and not isinstance(result[key], kind):
-            raise CSTError(
-                f"{key} of the result is {_short(result[key])}, which is not of type {_names(kind)}"
-            )
+            raise CSTError(f"{key} of the result is {_short(result[key])}, which is not of type {_names(kind)}")
     for i, row in enumerate(result["table"]):
         _check_row(row, f"table[{i}]")
     for key, required in (("tests", "name"), ("figures", "file")):
         for i, entry in enumerate(result[key]):
             if not isinstance(entry, dict) or not isinstance(entry.get(required), str):
-                raise CSTError(
-                    f"{key}[{i}] must be an object with the text {required!r}, got {_short(entry)}"
-                )
+                raise CSTError(f"{key}[{i}] must be an object with the text {required!r}, got {_short(entry)}")
 
 
 def _check_row(row: object, where: str) -> None:
@@ -280,9 +274,7 @@ def describe_machine(machine: str | Mapping[str, Any]) -> str:
     >>> describe_machine({"cpu": "EPYC", "cores": 2})
     'cpu EPYC, cores 2'
     """
-    return (
-        machine if isinstance(machine, str) else ", ".join(f"{key} {value}" for key, value in machine.items())
-    )
+    return machine if isinstance(machine, str) else ", ".join(f"{key} {value}" for key, value in machine.items())
 
 
 def command_of(result: Mapping[str, Any]) -> str:
@@ -322,8 +314,7 @@ def markdown_tables(result: Mapping[str, Any]) -> str:
     blocks = [f"```\n{command_of(result).replace('```', '')}\n```", _escape(" · ".join(facts)) + "."]
     for group in groups(result):
         lines = [
-            [f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in line]
-            for line in group.lines
+            [f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in line] for line in group.lines
         ]
         blocks += [f"**{_escape(group.condition)}**", _markdown(group.columns, lines, left=1)]
     if result["tests"]:

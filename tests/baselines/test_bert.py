@@ -78,9 +78,7 @@ def test_replacements_come_from_all_samples_and_points():
     values, counts = torch.cat(seen).unique(return_counts=True)
     assert values.tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11]  # 6 and 7 do not exist
     share = counts / counts.sum()
-    expected = torch.tensor(
-        [1 / 12] * 4 + [1 / 6] * 2 + [1 / 12] * 4
-    )  # a random sample first, then a point of it
+    expected = torch.tensor([1 / 12] * 4 + [1 / 6] * 2 + [1 / 12] * 4)  # a random sample first, then a point of it
     assert float((share - expected).abs().max()) < 0.02
 
 

@@ -83,9 +83,7 @@ def test_interval_need_not_start_at_zero():
 @pytest.mark.parametrize("method", ["trapezoid", "spline"])
 def test_kernel_of_one_variable_alone(method):
     equation = Volterra(lambda t, s: (2 * s)[..., None, None], ones)  # y' = 2 t y
-    np.testing.assert_allclose(
-        solve(equation, TIMES, method=method).values[0, :, 0], np.exp(TIMES**2), atol=1e-4
-    )
+    np.testing.assert_allclose(solve(equation, TIMES, method=method).values[0, :, 0], np.exp(TIMES**2), atol=1e-4)
 
 
 def test_trapezoid_never_reads_the_kernel_beyond_s_equal_t():

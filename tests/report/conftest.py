@@ -45,8 +45,7 @@ def story() -> Story:
     fits = {"CST": truth + 0.25 * (spline - truth), "Transformer": stepped, "cubic": spline}
     near = np.abs(fine[:, None] - spirals.times[unseen]).argmin(axis=0)
     errors = {
-        name: np.linalg.norm(y[:, near] - spirals.values[:, unseen], axis=-1).mean(axis=1)
-        for name, y in fits.items()
+        name: np.linalg.norm(y[:, near] - spirals.values[:, unseen], axis=-1).mean(axis=1) for name, y in fits.items()
     }
     points = [(spirals.times[i], spirals.values[:, i]) for i in (seen, unseen)]
     return Story(fine, fits, points[0], points[1], truth, errors)

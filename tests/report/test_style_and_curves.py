@@ -63,9 +63,7 @@ def test_style_leaves_no_trace(story):
 def test_figures_can_be_made_outside_of_the_main_thread(story, tmp_path):
     made = []
     thread = threading.Thread(
-        target=lambda: made.append(
-            style.save_figure(curves.error_distributions(story.errors), tmp_path / "a.png")
-        )
+        target=lambda: made.append(style.save_figure(curves.error_distributions(story.errors), tmp_path / "a.png"))
     )
     thread.start()
     thread.join()

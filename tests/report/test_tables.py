@@ -14,9 +14,7 @@ from cstformer.report import tables
 
 def print_out(result, width=120, styles=False):
     stream = io.StringIO()
-    console = Console(
-        file=stream, width=width, force_terminal=styles, color_system="standard" if styles else None
-    )
+    console = Console(file=stream, width=width, force_terminal=styles, color_system="standard" if styles else None)
     for table in tables.console_table(result):
         console.print(table)
     return stream.getvalue()

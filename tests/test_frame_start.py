@@ -1,0 +1,291 @@
+"""The start of patch tokens: frames interpolated in time, patches cut anywhere."""
+
+import numpy as np
+import pytest
+import torch
+from problems import entry, nested_derivatives, relative_error
+from small_models import blob, fit_quickly
+
+from cstformer import CST, PatchLayout, Samples, frame_queries, frames_to_samples, samples_to_frames
+from cstformer.derivatives import plan, up_to
+from cstformer.frame_start import frame_series, frame_start
+from cstformer.gaussian_process import Kernel
+from cstformer.objective import Batch
+from cstformer.patches import stitch
+from cstformer.series import constant, straight_line
+from cstformer.transformer import Context
+
+nan = np.nan
+KERNEL = Kernel((0.4,), 1.0, 0.5, 0.05)
+
+
+class Frames:
+    """A movie as a context (only its coordinates are scaled), and the start at the user's coordinates."""
+
+    def __init__(self, movie, patch=(4, 4), kind="linear", times=None):
+        self.samples = frames_to_samples(movie, patch, times=times).sorted()
+        self.layout: PatchLayout = self.samples.layout
+        points = self.samples.coords[self.samples.point_observed]
+        self.low, self.span = points.min(0), np.ptp(points, axis=0)
+        self.span = np.where(self.span > 0, self.span, 1.0)
+        self.pixels = (self.low[1:], self.span[1:])
+        real = self.samples.point_observed[..., None]
+        scaled = np.where(real, (self.samples.coords - self.low) / self.span, 0.0)
+        self.points = Context(
+            torch.tensor(scaled), torch.tensor(self.samples.values), torch.tensor(self.samples.observed)
+        )
+        self.start = frame_start(kind, self.points, self.layout, self.pixels, KERNEL)
+
+    def scaled(self, at):
+        return torch.tensor((np.asarray(at, dtype=float) - self.low) / self.span).expand(len(self.samples), -1, -1)
+
+    def __call__(self, at):
+        """Patches (m, P0, P1, C) of the first sample at coordinates (m, 3) in frames and pixels."""
+        y = self.start(constant(self.scaled(at))).value[0].numpy()
+        return y.reshape(-1, *self.layout.patch, self.layout.channels)
+
+    def movie(self, times):
+        """Whole frames (T, H, W, C) of the first sample."""
+        y = self.start(constant(self.scaled(frame_queries(self.layout, times)))).value.numpy()
+        return stitch(y, self.layout)[0]
+
+
+def plane(frames=4, height=12, width=8, channels=1):
+    """Linear in time and space, where linear interpolation and cubic convolution are exact."""
+    t, r, c = np.meshgrid(np.arange(frames), np.arange(height), np.arange(width), indexing="ij")
+    return (5 + 2 * t + 3 * r - 0.5 * c)[..., None] * np.arange(1, channels + 1)
+
+
+SIZES = [(8, 8), (10, 9), (3, 5), (4, 4)]  # whole patches, patches that stick out, one patch
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", ["linear", "hermite", "cubic"])
+def test_observed_frames_come_back_exactly(size, channels, kind):
+    movie = blob(5, *size, channels)
+    assert np.allclose(Frames(movie, kind=kind).movie(np.arange(5)), movie, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_between_two_frames_is_their_average(size):
+    movie = blob(5, *size)[..., None]
+    assert np.allclose(Frames(movie).movie([1.5]), (movie[1] + movie[2]) / 2, atol=1e-9)
+    assert np.allclose(Frames(movie).movie([3.25]), 0.75 * movie[3] + 0.25 * movie[4], atol=1e-9)
+
+
+def test_irregular_times():
+    movie = blob(3, 8, 8)[..., None]
+    start = Frames(movie, times=[10.0, 11.0, 15.0])
+    assert np.allclose(start.movie([12.0]), 0.75 * movie[1] + 0.25 * movie[2], atol=1e-9)
+
+
+def test_before_and_after_the_movie_the_edge_frame_stays():
+    movie = blob(3, 8, 8)[..., None]
+    assert np.allclose(Frames(movie).movie([-2.0, 7.0]), movie[[0, 2]], atol=1e-9)
+
+
+def test_off_grid_patches_of_a_plane_are_exact():
+    movie = plane()
+    for t, row, col in [(1.0, 3.0, 3.0), (0.3, 4.7, 2.9), (2.5, 6.25, 4.1)]:
+        offsets_r, offsets_c = np.meshgrid(np.arange(4) - 1.5, np.arange(4) - 1.5, indexing="ij")
+        expected = 5 + 2 * t + 3 * (row + offsets_r) - 0.5 * (col + offsets_c)
+        assert np.allclose(Frames(movie)([[t, row, col]])[0, ..., 0], expected, atol=1e-9)
+
+
+def test_whole_pixel_shifts_are_exact_pixels():
+    movie = blob(3, 12, 12)
+    for row, col in [(2.5, 4.5), (3.5, 2.5), (6.5, 7.5)]:
+        top, left = int(row - 1.5), int(col - 1.5)
+        patch = Frames(movie)([[1.0, row, col]])[0, ..., 0]
+        assert np.allclose(patch, movie[1, top : top + 4, left : left + 4], atol=1e-9)
+
+
+def test_cubic_convolution_is_of_third_order():
+    """A smooth image on finer and finer pixels: the error between them falls like h³ (Keys, 1981)."""
+    errors = []
+    for scale in (1, 2, 4):
+        r, c = np.meshgrid(np.arange(16), np.arange(16), indexing="ij")
+        image = np.sin(r / (2 * scale)) * np.cos(c / (3 * scale))
+        row, col = 6.9, 7.3
+        rows, cols = np.meshgrid(row + np.arange(4) - 1.5, col + np.arange(4) - 1.5, indexing="ij")
+        truth = np.sin(rows / (2 * scale)) * np.cos(cols / (3 * scale))
+        patch = Frames(np.stack([image, image]))([[0.5, row, col]])[0, ..., 0]
+        errors.append(np.abs(patch - truth).max())
+    assert errors[0] < 0.01
+    assert np.log2(errors[0] / errors[1]) > 2.7
+    assert np.log2(errors[1] / errors[2]) > 2.7
+
+
+def test_sizes_that_do_not_divide_continue_the_edge_pixel():
+    """Beyond the frame there is no zero: a constant movie is constant everywhere."""
+    movie = np.full((3, 5, 6), 7.0)
+    patches = Frames(movie)([[0.5, 1.5, 1.5], [1.0, 3.1, 3.9], [2.0, 5.5, 5.5], [2.0, 4.9, 4.8], [0.0, -3.0, 99.0]])
+    assert np.allclose(patches, 7.0, atol=1e-9)
+
+
+def test_two_samples_do_not_mix():
+    movies = np.stack([blob(4, 8, 8, 1), 3 * blob(4, 8, 8, 1)])
+    both = Frames(movies)
+    at = [[1.3, 2.2, 4.0]]
+    y = both.start(constant(both.scaled(at))).value
+    assert torch.allclose(y[1], 3 * y[0], atol=1e-9)
+    assert np.allclose(Frames(movies[0])(at).ravel(), y[0].flatten(), atol=1e-9)
+
+
+def test_a_context_before_time_zero():
+    """Scaled times may be negative when a context lies before the training domain."""
+    movie = blob(3, 8, 8)
+    frames = Frames(movie)
+    early = Context(frames.points.coords - torch.tensor([5.0, 0, 0]), frames.points.values, frames.points.observed)
+    start = frame_start("linear", early, frames.layout, frames.pixels, KERNEL)
+    at = frames.scaled([[0.5, 1.5, 5.5]])
+    moved = start(constant(at - torch.tensor([5.0, 0, 0]))).value
+    assert torch.allclose(moved, frames.start(constant(at)).value, atol=1e-9)
+
+
+# Missing pixels
+
+
+def test_a_pixel_missing_in_one_frame_takes_its_mean_over_the_others():
+    movie = blob(4, 8, 8)
+    movie[1, 2, 3] = nan
+    filled = Frames(movie).movie(np.arange(4))[..., 0]
+    assert filled[1, 2, 3] == pytest.approx(np.nanmean(movie[:, 2, 3]))
+    seen = ~np.isnan(movie)
+    assert np.allclose(filled[seen], movie[seen], atol=1e-9)
+
+
+def test_a_colour_missing_in_one_pixel_takes_its_own_mean():
+    movie = blob(4, 8, 8, 2)
+    movie[1, 2, 3, 1] = nan
+    filled = Frames(movie).movie([1.0])[0]
+    assert filled[2, 3, 1] == pytest.approx(np.nanmean(movie[:, 2, 3, 1]))
+    assert filled[2, 3, 0] == pytest.approx(movie[1, 2, 3, 0])
+
+
+def test_a_patch_missing_in_one_frame_takes_its_mean():
+    movie = blob(4, 8, 8)
+    movie[2, :4, 4:] = nan  # a whole token is absent
+    filled = Frames(movie).movie([2.0])[0, ..., 0]
+    assert np.allclose(filled[:4, 4:], np.nanmean(movie[:, :4, 4:], 0), atol=1e-9)
+
+
+def test_a_frame_that_is_missing_is_interpolated():
+    movie = blob(5, 8, 8)
+    movie[2] = nan
+    assert np.allclose(Frames(movie).movie([2.0])[0, ..., 0], (movie[1] + movie[3]) / 2, atol=1e-9)
+
+
+def test_masked_pixels_start_at_zero_the_mean_of_standardised_values():
+    mask = np.ones((8, 8), dtype=bool)
+    mask[:3, :2] = False
+    movie = np.where(mask, blob(4, 8, 8), nan)
+    filled = Frames(movie).movie([0.5])[0, ..., 0]
+    assert (filled[~mask] == 0).all()
+    assert np.allclose(filled[mask], ((movie[0] + movie[1]) / 2)[mask], atol=1e-9)
+
+
+# Derivatives
+
+
+@pytest.mark.parametrize("kind", ["cubic", "smooth"])
+def test_all_partials_agree_with_nested_autograd(kind):
+    frames = Frames(blob(5, 12, 12), kind=kind)
+    at = frames.scaled([[1.3, 4.7, 5.2], [2.6, 3.1, 6.8]])
+    wanted = up_to(3, 2)
+    terms = plan(3, wanted)
+    y = frames.start(straight_line(at, terms.directions, terms.order))
+    derivatives = nested_derivatives(lambda s: frames.start(constant(at + s)).value, 3, 2)
+    assert (1, 0, 1) in wanted
+    assert (0, 1, 1) in wanted
+    for q in wanted:
+        assert relative_error(terms.partial(y, q), entry(derivatives, q)) < 1e-8, q
+
+
+def test_partials_agree_with_differences():
+    frames = Frames(blob(5, 12, 12), kind="smooth")
+    at, h = frames.scaled([[1.3, 4.7, 5.2]]), 1e-4
+    terms = plan(3, [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+    y = frames.start(straight_line(at, terms.directions, 1))
+    for q in terms.weights:
+        step = h * torch.tensor(q, dtype=torch.float64)
+        up, down = (frames.start(constant(at + sign * step)).value for sign in (1, -1))
+        assert relative_error(terms.partial(y, q), (up - down) / (2 * h)) < 1e-6
+
+
+def test_slopes_of_a_plane_also_on_the_grid_and_at_its_edge():
+    frames = Frames(plane())
+    at = frames.scaled([[1.3, 5.5, 5.5], [1.3, 1.5, 1.5], [1.3, 9.5, 5.5]])
+    terms = plan(3, [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+    y = frames.start(straight_line(at, terms.directions, 1))
+    by_time = terms.partial(y, (1, 0, 0))[0] / frames.span[0]
+    assert torch.allclose(by_time, torch.full_like(by_time, 2.0), atol=1e-9)
+    by_row = (terms.partial(y, (0, 1, 0))[0] / frames.span[1]).unflatten(-1, (4, 4))
+    by_col = (terms.partial(y, (0, 0, 1))[0] / frames.span[2]).unflatten(-1, (4, 4))
+    inner = slice(1, 3)  # the pixels at the frame's edge feel the edge pixel that continues
+    assert torch.allclose(by_row[:, inner], torch.full_like(by_row[:, inner], 3.0), atol=1e-9)
+    assert torch.allclose(by_col[..., inner], torch.full_like(by_col[..., inner], -0.5), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["linear", "hermite", "cubic", "smooth"])
+def test_order_zero_of_a_series_is_the_value(kind):
+    frames = Frames(blob(4, 10, 9), kind=kind)
+    for at in ([[1.3, 4.7, 5.2]], [[1.0, 1.5, 1.5], [1.4, 5.5, 1.5]]):
+        x = frames.scaled(at)
+        terms = plan(3, up_to(3, 2))
+        full = frames.start(straight_line(x, terms.directions, 2)).value
+        assert torch.allclose(full, frames.start(constant(x)).value, atol=1e-9)
+
+
+# Pixels as series, and through the estimator
+
+
+def test_pixels_as_time_series_for_the_kernel():
+    movie = blob(4, 5, 6)
+    movie[1, 0, 0] = nan
+    frames = Frames(movie)
+    times, values, exists = frame_series(Batch(frames.points), frames.layout, frames.pixels)
+    assert times.shape == (1, 4, 1)
+    assert exists.all()
+    assert values.shape == (1, 4, 5 * 6 - 1)  # neither the pixel with a gap nor what sticks out
+    always = ~np.isnan(movie).any(0)
+    assert np.allclose(values[0].numpy(), movie[:, always], atol=1e-9)
+
+
+def test_pixels_as_time_series_where_none_is_complete():
+    movie = blob(4, 4, 4)
+    movie[np.arange(4), :, np.arange(4)] = nan
+    frames = Frames(movie)
+    _, values, _ = frame_series(Batch(frames.points), frames.layout, frames.pixels)
+    assert values.shape == (1, 4, 16)
+    assert np.isfinite(values.numpy()).all()
+
+
+@pytest.mark.parametrize("size", [(8, 8), (10, 7), (4, 4)])
+def test_the_estimator_on_frames(size):
+    """With the decoder at zero and A = 1 a model answers with its start: frames and averages come back."""
+    movie = blob(6, *size)
+    samples = frames_to_samples(movie, (4, 4), window=4, stride=1)
+    model = fit_quickly(CST.preset("smoke", steps=1, start="linear", precision="float64"), samples)
+    with torch.no_grad():
+        model.network_.skip.weight.copy_(torch.eye(16))
+        model.network_.decode.weight.zero_()
+        model.network_.decode.bias.zero_()
+    queries = frame_queries(samples.layout, [0.0, 1.5, 3.0])
+    answer = samples_to_frames(model.predict(samples, queries), samples.layout)
+    assert np.allclose(answer[1, ..., 0], [movie[1], (movie[2] + movie[3]) / 2, movie[4]], atol=1e-8)
+    slope = samples_to_frames(
+        model.derivative(samples, frame_queries(samples.layout, [1.5]), (1, 0, 0)), samples.layout
+    )
+    assert np.allclose(slope[1, 0, ..., 0], movie[3] - movie[2], atol=1e-8)
+
+
+def test_frames_on_ragged_windows():
+    """Samples of different length: what pads the short one is nobody's frame."""
+    movie = blob(6, 8, 8)
+    long, short = (frames_to_samples(movie[:k], (4, 4)) for k in (6, 3))
+    both = Samples.concatenate([long, short])
+    model = fit_quickly(CST.preset("smoke", steps=1, precision="float64"), both)
+    at = frame_queries(both.layout, [0.7])
+    assert np.abs(model.predict(both, at)[1] - model.predict(short, at)[0]).max() < 1e-8
