@@ -1,8 +1,8 @@
 """Continuous Spatiotemporal Transformer: continuous dynamics from noisy, sparse, irregular samples.
 
 >>> import cstformer as cst
->>> cst.Samples([0.0, 1.0], [[1.0, 2.0]])
-Samples(1 sample of 2 points, coordinates t, values value)
+>>> cst.Samples([0.0, 1.0], [[1.0, 2.0], [3.0, 4.0]])
+Samples(2 samples of 2 points, coordinates t, values value)
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class CST(Settings, BaseEstimator):
         tokens = self.dummies + (n if self.pattern == "joint" else 0)
         coefficients = 1 + objective.plan.order * len(objective.plan.directions)
         numbers = run.steps * run.batch * tokens * coefficients * self.feedforward * self.layers
-        return numbers > COMPILE_FROM
+        return bool(numbers > COMPILE_FROM)
 
     def _choose_mu(self, data: Batch, training: Tensor, held_out: Tensor, run: Settings) -> float:
         """μ as set, from the data, or by short trainings judged at held-out real points."""
@@ -404,7 +404,7 @@ class CST(Settings, BaseEstimator):
         network = self._fitted()
         description = {
             "kind": "CST",
-            "settings": {k: getattr(v, "item", lambda v=v: v)() for k, v in self.get_params().items()},
+            "settings": dataclasses.asdict(_plain(self)),
             "d": network.architecture.d,
             "c": network.architecture.c,
             "scaling": self.scaling_.describe(),
@@ -445,5 +445,5 @@ class CST(Settings, BaseEstimator):
 
 
 def _plain(model: CST) -> Settings:
-    """Take the settings alone."""
-    return Settings(**model.get_params())
+    """Take the settings alone, NumPy's numbers as Python's."""
+    return Settings(**{k: getattr(v, "item", lambda v=v: v)() for k, v in model.get_params().items()})

@@ -65,7 +65,7 @@ class Settings:
     )
     coord_noise: float = setting(0.0, "sd of the noise on context coordinates while training, domain = 1", low=0)
     # Training
-    steps: int = setting(1500, "training steps", low=1)
+    steps: int = setting(1200, "training steps", low=1)
     batch: int = setting(32, "samples per step", low=1)
     learning_rate: float = setting(2e-3, "peak learning rate of AdamW", low=0)
     warmup: float = setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)

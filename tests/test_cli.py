@@ -286,6 +286,14 @@ def test_reading_and_writing_troubles_are_one_line(refused, curves, model, monke
     refused(["predict", model, curves, "--at", "3", "--out", tmp_path / "o.csv"], "No space left on device")
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(refused, curves, monkeypatch, tmp_path):
+    def denied(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(cli.Path, "mkdir", denied)
+    refused(["fit", curves, "--out", tmp_path / "a" / "m", *SMOKE], "Permission denied", str(tmp_path / "a"))
+
+
 # Settings from flags and files
 
 

@@ -17,6 +17,7 @@ from small_models import blob, fit_quickly, known_kernel, wave_model, waves
 
 import cstformer.estimator
 from cstformer import CST, CSTError, CSTWarning, Samples, frames_to_samples
+from cstformer.inputs import split_samples
 from cstformer.settings import Settings, setting_fields
 
 nan = np.nan
@@ -327,7 +328,7 @@ def fit_moved(shift: float, stretch: float, offset: float, gain: float):
     return (model.predict(moved, at) - offset) / gain, model.derivative(moved, at, (2,)) / gain * stretch**2
 
 
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.floats(-100, 100), st.floats(0.01, 100), st.floats(-100, 100), st.floats(0.01, 100))
 def test_units_do_not_matter(shift, stretch, offset, gain):
     if not hasattr(test_units_do_not_matter, "plain"):
@@ -567,9 +568,9 @@ def test_fit_and_predict_do_not_disturb_the_global_generators():
 
 def test_the_global_seed_does_not_matter():
     torch.manual_seed(1)
-    a = tiny().fit(waves()).predict(waves(), AT)
+    a = fit_quickly(tiny(dropout=0.1), waves()).predict(waves(), AT)
     torch.manual_seed(2), np.random.seed(2)
-    assert np.array_equal(tiny().fit(waves()).predict(waves(), AT), a)
+    assert np.array_equal(fit_quickly(tiny(dropout=0.1), waves()).predict(waves(), AT), a)
 
 
 def test_a_cap_that_does_not_bind_changes_nothing():
@@ -602,12 +603,11 @@ def test_noise_and_mu_as_set_or_from_the_data():
 
 
 def test_the_split_is_disjoint_and_fixed():
-    model = CST(validation=0.25)
-    training, held_out = model._split(20)
+    training, held_out = split_samples(20, 0.25, seed=0)
     assert (len(training), len(held_out)) == (15, 5)
     assert sorted([*training.tolist(), *held_out.tolist()]) == list(range(20))
-    assert torch.equal(model._split(20)[1], held_out)
-    assert CST()._split(4)[0].tolist() == CST()._split(4)[1].tolist()  # too few to hold any out
+    assert torch.equal(split_samples(20, 0.25, seed=0)[1], held_out)
+    assert split_samples(4, 0.25, seed=0)[0].tolist() == split_samples(4, 0.25, seed=0)[1].tolist()  # too few
 
 
 def test_settings_alone_are_what_training_sees():

@@ -50,7 +50,7 @@ def draw(
             "figure2_overview.png",
             "Spirals: CST and the Transformer between the observed points",
             "Paper's Figure 2. A: a test curve of median error in the plane, asked at 1000 coordinates. B: its "
-            "components against time. C: a closer look. D: error of each test curve at its unseen points, paired Wilcoxon test.",
+            "components against time. C: a closer look. D: error of each test curve at its unseen points.",
             curves.spiral_overview(
                 clean.fine,
                 _of(pair, one[0]),
