@@ -157,7 +157,11 @@ def from_frame(frame: Any, coords: Sequence[str] | None = None, values: Sequence
         if not frame[columns[column]].isna().all():
             raise CSTError("the table has a column without a name; write it with index=False, or name the column")
         del parts[column]
-    coord_columns = _chosen("coords", coords, parts) if coords is not None else _guessed(parts)
+    if coords is not None:
+        coord_columns = _chosen("coords", coords, parts)
+    else:
+        named = _chosen("values", values, parts) if values is not None else []
+        coord_columns = _guessed({column: part for column, part in parts.items() if column not in named})
     rest = [column for column in parts if column not in coord_columns]
     value_columns = _chosen("values", values, parts) if values is not None else rest
     if not coord_columns or not value_columns:
@@ -231,7 +235,8 @@ def _guessed(parts: dict[str, tuple[str, str]]) -> list[str]:
     times = [column for column in guess if names[column] in TIME_NAMES]
     if len(times) > 1:
         raise CSTError(f"columns {times} could all be the time; pass coords=[...] with the axes")
-    return guess
+    # A table of t, x, y and nothing else is a curve (x, y) in time, not a field without values.
+    return times if times and len(guess) == len(parts) else guess
 
 
 def _numbers(series: Any, column: str) -> np.ndarray:

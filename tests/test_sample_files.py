@@ -112,7 +112,7 @@ def test_csv_choice_of_columns(tmp_path):
 
 TABLES = {
     "no coordinates": ("a,b\n1,2\n", {}, "no coordinate column among .*pass coords="),
-    "no values": ("t,x\n1,2\n", {}, "no value column among .*pass coords="),
+    "no values": ("lat,lon\n1,2\n", {}, "no value column among .*pass coords="),
     "two times": ("t,hours,u\n1,2,3\n", {}, "could all be the time"),
     "unknown column": ("t,u\n1,2\n", {"coords": ["time"]}, "unknown column in coords= 'time'"),
     "unknown value": ("t,u\n1,2\n", {"values": ["w"]}, "unknown column in values= 'w'"),
@@ -361,3 +361,20 @@ def test_meta_is_plain_json(tmp_path):
     ragged().save(tmp_path / "x.npz")
     meta = json.loads(str(read_npz(tmp_path / "x.npz")["meta"]))
     assert meta["coord_names"] == ["t", "x"] and meta["origin"] == [[0, 0], [0, 0]] and meta["layout"] is None
+
+
+def test_a_table_of_t_x_y_is_a_curve_in_time(tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text("sample,t,x,y\n0,0.0,1,2\n0,1.0,3,4\n")
+    curve = Samples.load(path)
+    assert (curve.coord_names, curve.value_names) == (("t",), ("x", "y"))
+    assert curve.values[0].tolist() == [[1, 2], [3, 4]]
+
+
+def test_values_that_are_named_are_no_coordinates(tmp_path):
+    path = tmp_path / "track.csv"
+    path.write_text("t,x,y,speed\n0,1,2,5\n1,3,4,6\n")
+    track = Samples.load(path, values=["x", "y"])
+    assert (track.coord_names, track.value_names) == (("t",), ("x", "y"))
+    field = Samples.load(path)
+    assert (field.coord_names, field.value_names) == (("t", "x", "y"), ("speed",))

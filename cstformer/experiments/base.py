@@ -12,9 +12,10 @@ import os
 import platform
 import re
 import shlex
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -198,7 +199,7 @@ def _compute_in_parallel(
 
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool,
+        ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_worker, (os.getpid(),)) as pool,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         task = bar.add_task(f"{experiment.name} ({jobs} at a time)", total=len(cells))
@@ -214,10 +215,18 @@ def _compute_in_parallel(
             raise
 
 
-def _one_thread() -> None:
+def _begin_worker(parent: int) -> None:
+    """One thread a worker, which ends when its parent is gone, however that was killed."""
     import torch
 
     torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _read(out: Path, cell: Cell) -> CellResult | None:
@@ -258,6 +267,3 @@ def _present(result: dict[str, Any], out: Path, quiet: bool) -> None:
         console.print(table)
     if not quiet:
         console.print(f"result: {out / 'result.json'}\nreport: {page}", highlight=False)
-
-
-Compute = Callable[[Cell, Any, int, Path, bool], CellResult]

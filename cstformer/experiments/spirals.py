@@ -52,6 +52,9 @@ class Config:
     """Sizes of a preset."""
 
     curves: int = 500
+    conditions: tuple[str, ...] = CONDITIONS
+    paper_sized: tuple[str, ...] = (CLEAN, NOISY)
+    """Conditions in which the two models of the paper's size are compared."""
     minutes: float = 7.0
     """Time allowed to each of the two models of the paper's size, the same for both."""
     ablate: tuple[str, ...] = (CLEAN, NOISY)
@@ -74,20 +77,28 @@ class SpiralsExperiment(Experiment):
     presets = {  # noqa: RUF012
         "smoke": Config(curves=30, minutes=1.0, ablate=(CLEAN,), cst=_TINY, paper=_TINY, bert=_TINY),
         "default": Config(paper={"steps": 1200}, bert={"steps": 4000}),
-        "demo": Config(minutes=0.8, ablate=(), cst={"steps": 700}, paper={"steps": 20_000}, bert={"steps": 2_000}),
+        "demo": Config(
+            conditions=(CLEAN, NOISY),
+            paper_sized=(CLEAN,),
+            minutes=1.0,
+            ablate=(),
+            cst={"steps": 500},
+            paper={"steps": 200},
+            bert={"steps": 700},
+        ),
         "paper": Config(minutes=24 * 60, paper={"steps": 350_000, "dummies": 500}, bert={"steps": 350_000}),
     }
 
     def cells(self, config: Config) -> list[Cell]:
         """CST first, then rivals and simple rows, then ablations."""
         rows = []
-        for condition in CONDITIONS:
-            names = [CST_DEFAULT, CST_PAPER, BERT, BERT_AUGMENTED, *INTERPOLATION, FLOOR]
+        for condition in config.conditions:
+            names = [CST_DEFAULT]
+            names += [CST_PAPER, BERT] if condition in config.paper_sized else []
+            # The paper's control, the augmented Transformer, belongs to the clean comparison.
+            names += [BERT_AUGMENTED] if condition == CLEAN and config.ablate else []
+            names += [*INTERPOLATION, FLOOR]
             names += ABLATIONS if condition in config.ablate else []
-            if condition == IRREGULAR:  # the paper's own comparison is on regular points
-                names = [n for n in names if n not in (CST_PAPER, BERT)]
-            if condition != CLEAN:  # its control, the augmented Transformer, on clean ones
-                names.remove(BERT_AUGMENTED)
             rows += [Cell(name, condition, PAPER_ERROR.get((name, condition))) for name in names]
         return rows
 
