@@ -480,13 +480,18 @@ def _run(args: argparse.Namespace) -> int:
 
 def _add_report(commands) -> None:
     parser = _command(commands, "report", "make the self-contained report.html of a run", _report)
-    parser.add_argument("run_directory", metavar="RUN", help="directory written by `cst run`")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="directories written by `cst run`")
+    parser.add_argument("--markdown", metavar="FILE", help="also write the tables of all RUNs to one file (RESULTS.md)")
 
 
 def _report(args: argparse.Namespace) -> int:
     from cstformer.report.page import write_report
+    from cstformer.report.tables import load_result, write_results_md
 
-    print(f"wrote {write_report(Path(args.run_directory))}")
+    for run in args.runs:
+        print(f"wrote {write_report(Path(run))}")
+    if args.markdown:
+        print(f"wrote {write_results_md([load_result(Path(run)) for run in args.runs], args.markdown)}")
     return 0
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ from torch import Tensor
 from cstformer import sampling, series
 from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
-from cstformer.errors import CSTError
-from cstformer.frame_start import frame_series, frame_start
+from cstformer.errors import CSTError, CSTWarning
+from cstformer.frame_start import frame_noise, frame_series, frame_start
 from cstformer.gaussian_process import Kernel, fit_kernel
 from cstformer.inputs import (
     TOKENS_PER_STEP,
@@ -152,11 +153,18 @@ class CST(Settings, BaseEstimator):
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
         run = dataclasses.replace(_plain(self), batch=min(self.batch, max(1, TOKENS_PER_STEP // samples.n)))
-        began = time.monotonic()
-        self.mu_ = self._choose_mu(data, training, held_out, run)
-        if run.max_minutes is not None:  # trials count as training
-            run = dataclasses.replace(run, max_minutes=max(0.01, run.max_minutes - (time.monotonic() - began) / 60))
-        self.report_ = self._train(self.mu_, data, training, held_out, run, state, progress)
+        try:
+            began = time.monotonic()
+            self.mu_ = self._choose_mu(data, training, held_out, run)
+            if run.max_minutes is not None:  # trials count as training
+                left = run.max_minutes - (time.monotonic() - began) / 60
+                run = dataclasses.replace(run, max_minutes=max(0.0, left))
+            self.report_ = self._train(self.mu_, data, training, held_out, run, state, progress)
+        except BaseException:
+            del self.network_  # a network that was not trained must not answer
+            raise
+        if self.report_.ended == "cap":
+            warnings.warn(self.report_.sentence(self), CSTWarning, stacklevel=2)
         return self
 
     def _train(
@@ -237,9 +245,10 @@ class CST(Settings, BaseEstimator):
 
     def _fit_kernel(self, data: Batch) -> Kernel:
         """Fit the Gaussian process of the training data: its noise, and the smooth start."""
-        p = data.points
+        p, max_noise = data.points, 3.0
         if self.layout_ is not None:
             coords, values, mask = frame_series(data, self.layout_, self._pixels())
+            max_noise = min(max_noise, frame_noise(data, self.layout_, self._pixels()))
         elif bool((p.observed == p.observed[..., :1]).all()):
             coords, values, mask = p.coords, p.values, p.tokens
         else:
@@ -248,7 +257,7 @@ class CST(Settings, BaseEstimator):
             mask = p.observed.transpose(1, 2).flatten(0, 1)
             some = mask.any(1)
             coords, values, mask = coords[some], values[some], mask[some]
-        return fit_kernel(coords, values, mask, self.seed)
+        return fit_kernel(coords, values, mask, self.seed, max_noise)
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         with torch.random.fork_rng(devices=[]):

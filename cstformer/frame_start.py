@@ -8,9 +8,12 @@ Beyond the frame the edge pixel continues.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cstformer import series
 from cstformer.gaussian_process import Kernel
@@ -75,6 +78,22 @@ def frame_series(data: Batch, layout: PatchLayout, pixels: Pixels) -> tuple[Tens
     if not bool(always.any()):
         frames, always = _fill(frames, seen, exists), torch.ones_like(always)
     return times[..., None], frames[:, :, always].flatten(2), exists
+
+
+def frame_noise(data: Batch, layout: PatchLayout, pixels: Pixels) -> float:
+    """Noise of single pixels, from what neighbours in space do not explain (Immerkær, 1996).
+
+    Time alone cannot tell noise from fast dynamics; the mask 1 −2 1 / −2 4 −2 / 1 −2 1 is blind to smooth images and
+    answers to white noise of sd σ with sd 6σ. The median keeps edges out. Texture counts as noise: an upper bound.
+    """
+    _, _, frames, seen = _frames(data.points, layout, pixels)
+    images, known = (x.movedim(-1, 2).flatten(0, 2)[:, None] for x in (frames, seen))  # (images, 1, H, W)
+    if min(images.shape[-2:]) < 3:
+        return math.inf
+    second = images.new_tensor([1.0, -2.0, 1.0])
+    answer = F.conv2d(images, (second[:, None] * second)[None, None])
+    whole = F.max_pool2d((~known).to(images), 3, 1) == 0  # all nine pixels were seen
+    return float(answer[whole].abs().median() / (6 * 0.6745)) if bool(whole.any()) else math.inf
 
 
 def _frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor, Tensor]:

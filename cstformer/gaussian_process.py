@@ -19,6 +19,8 @@ from torch import Tensor
 from cstformer import series
 from cstformer.series import Series
 
+MIN_NOISE = 1e-4  # of the values' sd: below it the covariance is singular to rounding
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -60,7 +62,9 @@ def log_likelihood(kernel: Kernel, coords: Tensor, values: Tensor, mask: Tensor)
     return float(_log_likelihood(torch.tensor(_pack(kernel), dtype=coords.dtype), coords, values, mask))
 
 
-def fit_kernel(coords: Tensor, values: Tensor, mask: Tensor, seed: int = 0, max_numbers: int = 2000) -> Kernel:
+def fit_kernel(
+    coords: Tensor, values: Tensor, mask: Tensor, seed: int = 0, max_noise: float = 3.0, max_numbers: int = 2000
+) -> Kernel:
     """Maximise the marginal likelihood over the kernel's hyper-parameters.
 
     Parameters
@@ -71,6 +75,8 @@ def fit_kernel(coords: Tensor, values: Tensor, mask: Tensor, seed: int = 0, max_
         True where a point exists.
     seed : int
         For the subset of samples used when there are many.
+    max_noise : float
+        Upper bound of the noise, where something else is known about it.
     max_numbers : int
         Samples are drawn until their points exceed this number; more would not change the estimate.
     """
@@ -80,8 +86,11 @@ def fit_kernel(coords: Tensor, values: Tensor, mask: Tensor, seed: int = 0, max_
     enough = int((mask[order].sum(1).cumsum(0) < max_numbers).sum()) + 1
     chosen = order[: max(enough, min(8, len(order)))]
     coords, values, mask = coords[chosen].double(), values[chosen].double(), mask[chosen]
-    if coords.shape[1] > 300:  # the cost is cubic in the points of a sample: keep a run of them
-        coords, values, mask = coords[:, :300], values[:, :300], mask[:, :300]
+    if coords.shape[1] > 300:  # the cost is cubic in the points of a sample: keep a run (d = 1) or some of them
+        some = (
+            torch.arange(300) if coords.shape[-1] == 1 else torch.randperm(coords.shape[1], generator=generator)[:300]
+        )
+        coords, values, mask = coords[:, some], values[:, some], mask[:, some]
     if values.shape[-1] > 16:  # the channels of a patch share the kernel: a few of them tell it
         values = values[..., torch.randperm(values.shape[-1], generator=generator)[:16]]
     best: tuple[float, Tensor] | None = None
@@ -91,7 +100,7 @@ def fit_kernel(coords: Tensor, values: Tensor, mask: Tensor, seed: int = 0, max_
                 [math.log(lengthscale)] * coords.shape[-1] + [0.0, math.log(0.3), math.log(noise)],
                 dtype=torch.float64,
             )
-            score, theta = _maximise(theta, coords, values, mask)
+            score, theta = _maximise(theta, coords, values, mask, max(max_noise, MIN_NOISE))
             if best is None or score > best[0]:
                 best = score, theta
     assert best is not None
@@ -133,12 +142,12 @@ def _log_likelihood(theta: Tensor, coords: Tensor, values: Tensor, mask: Tensor)
     return -0.5 * whitened.square().sum() - values.shape[-1] * log_det - 0.5 * math.log(2 * math.pi) * numbers
 
 
-def _maximise(theta: Tensor, coords: Tensor, values: Tensor, mask: Tensor) -> tuple[float, Tensor]:
+def _maximise(theta: Tensor, coords: Tensor, values: Tensor, mask: Tensor, max_noise: float) -> tuple[float, Tensor]:
     """A few L-BFGS steps inside a box of sensible hyper-parameters."""
     theta = theta.clone().requires_grad_()
     d = coords.shape[-1]
-    low = torch.tensor([math.log(1e-3)] * d + [math.log(1e-3)] * 2 + [math.log(1e-4)], dtype=theta.dtype)
-    high = torch.tensor([math.log(30.0)] * d + [math.log(30.0)] * 2 + [math.log(3.0)], dtype=theta.dtype)
+    low = torch.tensor([math.log(1e-3)] * d + [math.log(1e-3)] * 2 + [math.log(MIN_NOISE)], dtype=theta.dtype)
+    high = torch.tensor([math.log(30.0)] * d + [math.log(30.0)] * 2 + [math.log(max_noise)], dtype=theta.dtype)
     optimiser = torch.optim.LBFGS([theta], max_iter=60, line_search_fn="strong_wolfe")
     per_number = 1.0 / max(1, int(mask.sum()) * values.shape[-1])
 

@@ -16,7 +16,7 @@ from cstformer.objective import Batch
 from cstformer.samples import Samples, as_floats
 from cstformer.scaling import Scaling
 
-TOKENS_PER_STEP = 2**13  # context tokens of one training step: large samples come in smaller batches
+TOKENS_PER_STEP = 2**12  # context tokens of one training step: large samples come in smaller batches
 
 
 def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray, "N m d"]:

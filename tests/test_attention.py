@@ -187,4 +187,20 @@ def test_nystrom_memory_is_linear(pattern, order):
     for a, b in ((small, middle), (middle, large)):
         assert b[0] <= 2.05 * a[0] and b[1] <= 2.05 * a[1]
     assert large[0] < 2000 * 2000 / 10
-    assert sizes(pattern, "exact", 500, 0)[0] >= 500 * 500  # the detector sees an n×n map where there is one
+    assert sizes("joint", "exact", 500, 1)[0] >= 500 * 500  # the detector sees an n×n map where there is one
+
+
+def test_the_fused_kernel_equals_the_plain_one(monkeypatch):
+    """With masks, a sample without any key, and the gradient."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, 2, n, 4, generator=generator, requires_grad=True) for n in (5, 7, 7))
+    mask = torch.rand(3, 7, generator=generator) > 0.4
+    mask[1] = False
+    outcomes = []
+    for threshold in (0, 10**9):
+        monkeypatch.setattr("cstformer.attention._FUSE_FROM", threshold)
+        y = exact_attention(constant(q), constant(k), constant(v), mask).value
+        outcomes.append((y, *torch.autograd.grad(y.square().sum(), (q, k, v))))
+    for fused, plain in zip(*outcomes, strict=True):
+        torch.testing.assert_close(fused, plain)
+    assert (outcomes[0][0][1] == 0).all()

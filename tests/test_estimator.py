@@ -581,7 +581,8 @@ def test_a_cap_that_does_not_bind_changes_nothing():
 
 
 def test_a_cap_that_binds_says_so():
-    model = fit_quickly(tiny(steps=1000, max_minutes=0.2 / 60), waves())
+    with pytest.warns(CSTWarning, match="max_minutes=.* reached, best weights kept"):
+        model = fit_quickly(tiny(steps=1000, max_minutes=0.2 / 60), waves())
     assert model.report_.ended == "cap"
     assert 0 < model.report_.steps < 1000
     assert "max_minutes" in model.report_.sentence(model)

@@ -8,10 +8,11 @@ from small_models import blob, fit_quickly
 
 from cstformer import CST, PatchLayout, Samples, frame_queries, frames_to_samples, samples_to_frames
 from cstformer.derivatives import plan, up_to
-from cstformer.frame_start import frame_series, frame_start
+from cstformer.frame_start import frame_noise, frame_series, frame_start
 from cstformer.gaussian_process import Kernel
 from cstformer.objective import Batch
 from cstformer.patches import stitch
+from cstformer.scaling import Scaling
 from cstformer.series import constant, straight_line
 from cstformer.transformer import Context
 
@@ -289,3 +290,18 @@ def test_frames_on_ragged_windows():
     model = fit_quickly(CST.preset("smoke", steps=1, precision="float64"), both)
     at = frame_queries(both.layout, [0.7])
     assert np.abs(model.predict(both, at)[1] - model.predict(short, at)[0]).max() < 1e-8
+
+
+@pytest.mark.parametrize("sd", [0.05, 0.3])
+def test_noise_is_told_from_dynamics_by_the_neighbours(sd):
+    """A smooth image that changes wholly from frame to frame: in time it looks like noise, in space it does not."""
+    rng = np.random.default_rng(0)
+    r, c = np.mgrid[:24, :16] / 24
+    phase = rng.uniform(0, 6, (10, 1, 1))
+    movie = np.sin(2 * r + phase) * np.cos(c - phase) + sd * rng.normal(size=(10, 24, 16))
+    movie[:, :5, :5] = np.nan  # unobserved pixels do not count
+    samples = frames_to_samples(movie, patch=(8, 8))
+    scaling = Scaling.of(samples)
+    data = scaling.batch(samples, torch.float64, torch.device("cpu"))
+    noise = frame_noise(data, samples.layout, (scaling.low[1:], scaling.span[1:]))
+    assert noise * scaling.sd[0] == pytest.approx(sd, rel=0.1)

@@ -159,3 +159,22 @@ def test_targets_stay_the_data_unless_the_loss_is_squared():
         objective(noise=0.0, data_noise=0.3),
     ):
         assert torch.equal(o._disturb(points, keep, generator(0))[1], points.values)
+
+
+def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
+    """The loss over a random few is, on average, the loss over all."""
+    o, points = objective(mu=0.0), batch(n=12)
+    asked, answers = [], SobolevObjective._answers
+
+    def spy(self, context, points, keep, dummies):
+        asked.append((context.coords.shape[1], points.coords.shape[1]))
+        return answers(self, context, points, keep, dummies)
+
+    monkeypatch.setattr(SobolevObjective, "_answers", spy)
+    means = []
+    with torch.no_grad():
+        for most in (5, 12):
+            monkeypatch.setattr("cstformer.objective.MAX_QUERIES", most)
+            means.append(sum(float(o.loss(points, generator(seed))) for seed in range(300)) / 300)
+    assert set(asked[:300]) == {(12, 5)} and set(asked[300:]) == {(12, 12)}
+    assert means[0] == pytest.approx(means[1], rel=0.05)

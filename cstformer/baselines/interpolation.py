@@ -27,7 +27,7 @@ from torch import Tensor
 from cstformer import series
 from cstformer.baselines.base import Baseline, warn_outside
 from cstformer.errors import CSTError
-from cstformer.frame_start import frame_series, frame_start
+from cstformer.frame_start import frame_noise, frame_series, frame_start
 from cstformer.gaussian_process import Kernel, fit_kernel, posterior_variance, posterior_weights
 from cstformer.interpolation import make_start
 from cstformer.samples import Samples
@@ -194,7 +194,7 @@ class GaussianProcess(_Field):
     label: ClassVar[str] = "Gaussian process"
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
-        data = self.scaling_.batch(samples, torch.float64, torch.device("cpu"))
+        data, max_noise = self.scaling_.batch(samples, torch.float64, torch.device("cpu")), 3.0
         if self.layout_ is None:
             coords, values, mask = _one_mask(data.points)
             some = mask.any(1)
@@ -202,7 +202,8 @@ class GaussianProcess(_Field):
         else:
             pixels = (self.scaling_.low[1:], self.scaling_.span[1:])
             coords, values, mask = frame_series(data, self.layout_, pixels)
-        self.kernel_ = fit_kernel(coords, values, mask, self.seed)
+            max_noise = min(max_noise, frame_noise(data, self.layout_, pixels))
+        self.kernel_ = fit_kernel(coords, values, mask, self.seed, max_noise)
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         reader = self._mean if self.layout_ is None else self._start("smooth", self.kernel_)

@@ -1,0 +1,133 @@
+"""The spirals experiment: its data do not leak, its numbers are those of the arrays, an interrupted run goes on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cstformer.errors import CSTError
+from cstformer.experiments import base
+from cstformer.experiments.spirals import (
+    BERT,
+    CLEAN,
+    CONDITIONS,
+    CST_DEFAULT,
+    CST_PAPER,
+    EXPERIMENT,
+    FLOOR,
+    IRREGULAR,
+    NOISY,
+    spiral_task,
+)
+from cstformer.metrics import euclidean_error, paired_test, roughness
+
+QUICK = [CST_DEFAULT, "linear", "cubic", FLOOR]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """One whole smoke run: every row of every condition, in two processes."""
+    out = tmp_path_factory.mktemp("runs") / "smoke"
+    return base.run_experiment(EXPERIMENT, "smoke", out, seed=0, quiet=True, jobs=2), out
+
+
+def test_no_curve_is_in_training_and_test():
+    task = spiral_task(30, CLEAN, 0)
+    train = {tuple(y) for y in task.train.values[:, 0].tolist()}
+    test = {tuple(y) for y in task.test.values[:, 0].tolist()}
+    assert (len(train), len(test), train & test) == (21, 9, set())
+
+
+def test_conditions_share_curves_and_differ_in_what_they_say():
+    clean, irregular, noisy = (spiral_task(30, c, 0) for c in (CLEAN, IRREGULAR, NOISY))
+    assert (clean.values == noisy.values).all() and (clean.values == irregular.values).all()
+    assert (clean.test.coords == noisy.test.coords).all()
+    added = noisy.train.values - clean.train.values
+    assert added.std() == pytest.approx(0.1, rel=0.1) and abs(added.mean()) < 0.02
+    grids = {tuple(x) for x in irregular.train.coords[..., 0].tolist()}
+    assert len(grids) == len(irregular.train)
+    for task in (clean, irregular, noisy):
+        assert (task.unseen.sum(1) == 90).all()
+        seen = task.times[np.nonzero(~task.unseen)[1]].reshape(9, 10)
+        assert np.allclose(seen, task.test.coords[..., 0])
+
+
+def test_every_row_is_there(smoke):
+    result, _ = smoke
+    cells = {(row["model"], row["condition"]) for row in result["table"]}
+    assert cells == {(c.model, c.condition) for c in EXPERIMENT.cells(EXPERIMENT.presets["smoke"])}
+    assert {c for _, c in cells} == set(CONDITIONS)
+    paper = {(r["model"], r["condition"]): r["paper"] for r in result["table"] if r["paper"]}
+    assert paper == {(CST_PAPER, CLEAN): 0.03859, (BERT, CLEAN): 0.04329}
+
+
+def test_numbers_follow_from_the_stored_arrays(smoke):
+    result, out = smoke
+    task = spiral_task(30, NOISY, 0)
+    stored = {m: np.load(out / "cells" / base.Cell(m, NOISY).slug / "arrays.npz") for m in (CST_DEFAULT, "cubic")}
+    errors = {m: euclidean_error(a["grid"], task.values, task.unseen) for m, a in stored.items()}
+    row = next(r for r in result["table"] if (r["model"], r["condition"]) == (CST_DEFAULT, NOISY))
+    assert row["metrics"]["error"]["mean"] == pytest.approx(errors[CST_DEFAULT].mean())
+    assert row["metrics"]["error"]["n"] == 9
+    rough = roughness(stored[CST_DEFAULT]["fine"], task.clean_fine).mean()
+    assert row["metrics"]["roughness"]["mean"] == pytest.approx(rough)
+    test = next(t for t in result["tests"] if t["name"] == "CST vs cubic" and t["condition"] == NOISY)
+    assert test["p_value"] == pytest.approx(paired_test(errors[CST_DEFAULT], errors["cubic"]).p_value)
+
+
+def test_the_floor_is_the_noise_of_the_file(smoke):
+    result, _ = smoke
+    row = next(r for r in result["table"] if (r["model"], r["condition"]) == (FLOOR, CLEAN))
+    assert row["metrics"]["error"]["mean"] == pytest.approx(0.0274, rel=0.1)
+    assert row["metrics"]["error vs noise-free"]["mean"] == 0
+    assert row["metrics"]["roughness"]["mean"] == pytest.approx(1)
+
+
+def test_files_of_a_run(smoke):
+    result, out = smoke
+    assert json.loads((out / "result.json").read_text())["table"] == result["table"]
+    page = (out / "report.html").read_text()
+    assert "CST (paper preset)" in page
+    numbers = {f["file"] for f in result["figures"]}
+    assert {f"figure{n}" for n in ("2", "6", "7", "8", "9", "10")} <= {name.split("_")[0] for name in numbers}
+    assert all((out / name).stat().st_size > 10_000 for name in numbers)
+    assert result["command"] == "cst run spirals --preset smoke --seed 0"
+
+
+def test_finished_rows_are_not_computed_again(tmp_path, monkeypatch):
+    """A run that stopped after some rows goes on with the others."""
+    out = tmp_path / "run"
+    base.run_experiment(EXPERIMENT, "smoke", out, seed=0, models=["linear", FLOOR], quiet=True, jobs=1)
+    computed = []
+    compute = type(EXPERIMENT).compute
+    monkeypatch.setattr(
+        type(EXPERIMENT),
+        "compute",
+        lambda self, cell, *rest: (computed.append(cell.model), compute(self, cell, *rest))[1],
+    )
+    result = base.run_experiment(
+        EXPERIMENT, "smoke", out, seed=0, models=["linear", "cubic", FLOOR], quiet=True, jobs=1
+    )
+    assert set(computed) == {"cubic"}
+    assert {row["model"] for row in result["table"]} == {"linear", "cubic", FLOOR}
+
+
+def test_another_seed_needs_another_directory(tmp_path):
+    out = tmp_path / "run"
+    base.run_experiment(EXPERIMENT, "smoke", out, seed=0, models=["linear"], quiet=True, jobs=1)
+    with pytest.raises(CSTError, match="another preset, seed or version"):
+        base.run_experiment(EXPERIMENT, "smoke", out, seed=1, models=["linear"], quiet=True, jobs=1)
+
+
+def test_unknown_names_get_a_suggestion(tmp_path):
+    with pytest.raises(CSTError, match="did you mean 'linear'"):
+        base.run_experiment(EXPERIMENT, "smoke", tmp_path / "a", models=["linaer"])
+    with pytest.raises(CSTError, match="unknown preset"):
+        base.run_experiment(EXPERIMENT, "smok", tmp_path / "b")
+
+
+def test_a_foreign_directory_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(CSTError, match="not a run of cstformer"):
+        base.run_experiment(EXPERIMENT, "smoke", tmp_path, models=["linear"], quiet=True)
+    assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
