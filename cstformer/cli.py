@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_data(commands)
     _add_run(commands)
     _add_report(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -492,6 +493,38 @@ def _report(args: argparse.Namespace) -> int:
         print(f"wrote {write_report(Path(run))}")
     if args.markdown:
         print(f"wrote {write_results_md([load_result(Path(run)) for run in args.runs], args.markdown)}")
+    return 0
+
+
+def _add_bench(commands) -> None:
+    parser = _command(commands, "bench", "measure speed and memory, as ratios within one run", _bench)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, about two minutes")
+    parser.add_argument("--only", metavar="A,B", help="only these benchmarks")
+    parser.add_argument("--out", metavar="FILE", help="also write the numbers as JSON")
+
+
+def _bench(args: argparse.Namespace) -> int:
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from cstformer.benchmarks import run_benchmarks
+    from cstformer.checkpoint import versions
+    from cstformer.files import atomic_path
+
+    rows = run_benchmarks(args.only.split(",") if args.only else None, args.quick)
+    for name in dict.fromkeys(row["benchmark"] for row in rows):
+        mine = [row for row in rows if row["benchmark"] == name]
+        columns = list(dict.fromkeys(key for row in mine for key in row if key != "benchmark"))
+        table = Table(*columns, title=name, title_justify="left")
+        for row in mine:
+            table.add_row(*(f"{row[k]:.3g}" if isinstance(row.get(k), float) else str(row.get(k, "")) for k in columns))
+        Console().print(table)
+    if args.out:
+        with atomic_path(args.out) as temporary:
+            temporary.write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1))
+        print(f"wrote {args.out}")
     return 0
 
 

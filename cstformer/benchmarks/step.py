@@ -1,0 +1,154 @@
+"""One training step by derivative order: Taylor series against nested autograd, on the same loss.
+
+``notebook``: the published notebook's workload (10 curves, 10 real and 500 dummy points, width 32, feed-forward 3072,
+4 layers, joint). ``default``: our default model on the same curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cstformer import attention, losses, sampling, series
+from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes
+from cstformer.interpolation import make_start
+from cstformer.memory import keep_freed_memory
+from cstformer.objective import Batch, SobolevObjective
+from cstformer.settings import Settings, preset
+from cstformer.training import generator_for
+from cstformer.transformer import Architecture, Context, ContinuousTransformer
+
+MU = 1e-6
+
+
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """Rows of seconds, peak memory and ratios."""
+    keep_freed_memory()
+    rows = []
+    for case, changes in _cases(quick).items():
+        works = {f"Taylor, order {k}": _taylor_step(Settings(**changes, order=k)) for k in range(4)}
+        nested = {f"nested autograd, order {k}": _nested_step(Settings(**changes, order=k)) for k in (1, 2, 3)}
+        seconds = best_seconds(works | nested, rounds=2 if quick else 3)
+        for name, work in (works | nested).items():
+            order = int(name[-1])
+            row = {"case": f"{case}: {name}", "seconds": seconds[name], "peak MB": peak_megabytes(work)}
+            row["times order 0"] = seconds[name] / seconds["Taylor, order 0"]
+            if order:
+                row["times faster than nested"] = seconds[f"nested autograd, order {order}"] / seconds[name]
+            rows.append(row)
+    return rows
+
+
+def _cases(quick: bool) -> dict[str, dict[str, Any]]:
+    notebook = {**preset("paper"), "dummies": 50 if quick else 500, "p": 2.0, "mu": MU, "dropout": 0.0, "noise": 0.0}
+    default = {"dummies": 10 if quick else 100, "p": 2.0, "mu": MU, "batch": 32, "noise": 0.0}
+    del notebook["order"]
+    return {"notebook": notebook, "default": default}
+
+
+def _curves(count: int) -> Context:
+    """Ten points of smooth random curves in the plane."""
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 1, 10)
+    phase, speed = rng.uniform(0, 6, (2, count, 1))
+    y = np.stack([np.sin(speed * t + phase), np.cos(speed * t - phase)], -1)
+    coords = torch.as_tensor(np.broadcast_to(t[:, None], (count, 10, 1)).copy(), dtype=torch.float32)
+    return Context(coords, torch.as_tensor(y, dtype=torch.float32), torch.ones(count, 10, 2, dtype=torch.bool))
+
+
+def _model(settings: Settings) -> ContinuousTransformer:
+    names = set(Architecture.__dataclass_fields__) & set(Settings.__dataclass_fields__)
+    torch.manual_seed(0)
+    return ContinuousTransformer(Architecture(d=1, c=2, **{name: getattr(settings, name) for name in names}))
+
+
+def _start(settings: Settings) -> Callable[[Context], Any]:
+    kind = "cubic" if settings.start == "smooth" else settings.start  # no kernel is fitted here
+    return lambda context: make_start(kind, context.coords, context.values, context.observed)
+
+
+def _taylor_step(settings: Settings) -> Callable[[], Tensor]:
+    """Loss and gradient as training computes them."""
+    network, batch = _model(settings), Batch(_curves(settings.batch))
+    objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, MU if settings.order else 0.0)
+    compiled = settings.feedforward >= 1024  # as `compile="auto"` decides for runs of these sizes
+
+    def step() -> Tensor:
+        network.zero_grad()
+        with series.compiled_kernels(compiled):
+            loss = objective.loss(batch, generator_for(0, 0))
+            loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def _nested_step(settings: Settings) -> Callable[[], Tensor]:
+    """The same loss with derivatives by nested forward-mode autograd along a shift of the queries."""
+    network, points = _model(settings), _curves(settings.batch)
+    objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, 0.0)
+
+    def step() -> Tensor:
+        network.zero_grad()
+        generator = generator_for(0, 0)
+        sampled = _random_parts(objective, points, generator)
+        with (
+            mock.patch.object(attention, "_FUSE_FROM", 2**62),
+            mock.patch.object(F, "layer_norm", _textbook_layer_norm),
+        ):
+            loss = _nested_loss(objective, points, sampled, settings)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def _random_parts(objective: SobolevObjective, points: Context, generator) -> tuple[Context, Tensor, Tensor]:
+    """What `SobolevObjective.loss` draws, in the same order."""
+    s = objective.settings
+    keep = sampling.hide_points(points.tokens, s.hide, generator)
+    context, target = objective._disturb(points, keep, generator)
+    low, high = sampling.box(points.coords, points.tokens)
+    return context, target, sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
+
+
+def _nested_loss(objective: SobolevObjective, points: Context, sampled, settings: Settings) -> Tensor:
+    context, target, dummies = sampled
+    network = objective.network
+    start = objective.starter(context)
+    encoded = network.encode(context) if settings.pattern == "context" else None
+
+    def answer(shift: Tensor) -> Tensor:
+        at = series.constant(dummies + shift)
+        if encoded is not None:
+            return network.read(encoded, at, start(at)).value
+        return network(context, at, start(at))[1].value
+
+    def derivative(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda shift: torch.func.jvp(f, (shift,), (torch.ones_like(shift),))[1]
+
+    if encoded is not None:
+        real = series.constant(points.coords)
+        at_real = network.read(encoded, real, start(real)).value
+    else:
+        at = series.constant(dummies)
+        at_real = network(context, at, start(at))[0]
+    loss = losses.data_term(at_real, target, points.observed, settings.p)
+    f: Callable[[Tensor], Tensor] = answer
+    zero = torch.zeros(())
+    for _ in range(settings.order):
+        f = derivative(f)
+        loss = loss + MU * f(zero).square().mean()
+    return loss
+
+
+def _textbook_layer_norm(x: Tensor, shape, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LayerNorm from plain operations: torch's own has wrong derivatives of higher order (seen in 2.13)."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias
