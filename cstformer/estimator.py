@@ -218,8 +218,8 @@ class CST(Settings, BaseEstimator):
         balance = self._balanced_mu(data[training])
         if self.mu == "auto":
             return MU_SHARE * balance
-        cap = None if run.max_minutes is None else run.max_minutes / 12
-        short = dataclasses.replace(run, steps=max(1, run.steps // 12), max_minutes=cap)
+        cap = None if run.max_minutes is None else run.max_minutes / 20
+        short = dataclasses.replace(run, steps=max(1, run.steps // 20), max_minutes=cap)
         untrained = {k: v.clone() for k, v in self.network_.state_dict().items()}
         judge = self._validation(0.0, data[held_out], run, hide=0.2)
         scores = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,14 +83,23 @@ class SobolevObjective:
             take = lambda x: x.gather(1, some[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
             points = Context(take(points.coords), take(points.values), take(points.observed))
             target, keep = take(target), keep.gather(1, some)
-        at_real, at_dummies = self._answers(context, points, keep, dummies)
-        return self._combine(at_real, target, points.observed, at_dummies)
+        every = self._every()
+        order = self.plan.order if every == 1 or int(torch.randint(every, (), generator=generator)) == 0 else 0
+        at_real, at_dummies = self._answers(context, points, keep, dummies, order)
+        return self._combine(at_real, target, points.observed, at_dummies, every * self.mu)
 
-    def _combine(self, at_real: Tensor, target: Tensor, observed: Tensor, at_dummies: series.Series | None) -> Tensor:
+    def _every(self) -> int:
+        """How rarely the Sobolev term is computed; a root or a maximum would not average to the same loss."""
+        s = self.settings
+        return 1 if s.root or math.isinf(s.p) or self.plan.order == 0 else s.sobolev_every
+
+    def _combine(
+        self, at_real: Tensor, target: Tensor, observed: Tensor, at_dummies: series.Series | None, mu: float
+    ) -> Tensor:
         s = self.settings
         data = losses.data_term(at_real, target, observed, s.p)
         sobolev = data.new_zeros(()) if at_dummies is None else losses.sobolev_term(at_dummies, self.plan, s.p)
-        return losses.combine(data, sobolev, self.mu, s.p, s.root)
+        return losses.combine(data, sobolev, mu, s.p, s.root)
 
     def _disturb(self, points: Context, keep: Tensor, generator: Generator) -> tuple[Context, Tensor]:
         """Context with noise on it, and the targets of all real points.
@@ -110,26 +120,26 @@ class SobolevObjective:
         return Context(coords, values, points.observed & keep[..., None]), target
 
     def _answers(
-        self, context: Context, points: Context, keep: Tensor, dummies: Tensor
+        self, context: Context, points: Context, keep: Tensor, dummies: Tensor, order: int
     ) -> tuple[Tensor, series.Series | None]:
-        """The model at all real points (B, n, c), and its series at the dummy points."""
+        """The model at all real points (B, n, c), and its series to this order at the dummy points, if not 0."""
         network, start = self.network, self.starter(context)
         real = series.constant(points.coords)
-        dummy = series.straight_line(dummies, self.plan.directions, self.plan.order)
+        dummy = series.straight_line(dummies, self.plan.directions, order)
         if network.architecture.pattern == "context":
             encoded = network.encode(context)
             at_real = network.read(encoded, real, start(real)).value
-            return at_real, network.read(encoded, dummy, start(dummy)) if self.plan.order else None
+            return at_real, network.read(encoded, dummy, start(dummy)) if order else None
         # joint: hidden points are queries beside the dummy points; visible ones answer for themselves.
         if bool((keep == points.tokens).all()):
             at_context, at_dummies = network(context, dummy, start(dummy))
-            return at_context, at_dummies if self.plan.order else None
+            return at_context, at_dummies if order else None
         queries = series.concatenate([real, dummy], 1)
         exists = torch.cat([points.tokens & ~keep, keep.new_ones(dummies.shape[:2])], 1)
         at_context, at_queries = network(context, queries, start(queries), exists=exists)
         n = keep.shape[1]
         at_real = torch.where(keep[..., None], at_context, at_queries.value[:, :n])
-        return at_real, at_queries.map(lambda c: c[:, :, n:]) if self.plan.order else None
+        return at_real, at_queries.map(lambda c: c[:, :, n:]) if order else None
 
 
 class Validation:
@@ -165,10 +175,10 @@ class Validation:
             part, keep = self.batch[index], self.keep[index.to(self.keep.device)]
             points = part.points
             context = Context(points.coords, points.values, points.observed & keep[..., None])
-            at_real, at_dummies = o._answers(context, points, keep, self.dummies[index.to(keep.device)])
+            at_real, at_dummies = o._answers(context, points, keep, self.dummies[index.to(keep.device)], o.plan.order)
             hidden = points.observed & ~keep[..., None]
             if not bool(hidden.any()):
                 hidden = points.observed
-            total += float(o._combine(at_real, points.values, hidden, at_dummies)) * len(index)
+            total += float(o._combine(at_real, points.values, hidden, at_dummies, o.mu)) * len(index)
             weight += len(index)
         return total / weight

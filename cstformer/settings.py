@@ -51,6 +51,7 @@ class Settings:
         low=0,
     )
     root: bool = setting(False, "take the final 1/p root of the loss")
+    sobolev_every: int = setting(4, "one step in so many has the Sobolev term, with so many times the weight", low=1)
     # Dummy points, hiding, noise
     dummies: int = setting(10, "dummy points per sample and step", low=0)
     dummy_law: str = setting("stratified", "where dummy points fall", ("uniform", "stratified", "regular"))

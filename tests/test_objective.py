@@ -46,7 +46,7 @@ def test_hidden_values_never_reach_an_answer(d, pattern, attention, start):
     def answers(values):
         moved = Context(points.coords, values, points.observed)
         context, target = o._disturb(moved, keep, generator(3))
-        at_real, at_dummies = o._answers(context, moved, keep, dummies)
+        at_real, at_dummies = o._answers(context, moved, keep, dummies, o.plan.order)
         return at_real[points.tokens], at_dummies.coefs, target
 
     huge = torch.where(hidden[..., None], torch.full_like(points.values, 1e6), points.values)
@@ -85,7 +85,7 @@ def test_no_noise_and_no_hiding_is_the_plain_sobolev_loss():
     o, data = objective(hide=0.0, dummy_law="regular", mu=0.01), batch()
     points = data.points
     low, high = box(points.coords, points.tokens)
-    at_real, y = o._answers(points, points, points.tokens, dummy_coords("regular", low, high, 4))
+    at_real, y = o._answers(points, points, points.tokens, dummy_coords("regular", low, high, 4), o.plan.order)
     error = (at_real - points.values)[points.observed].square().mean()
     slopes = y.at(1)[0].square().mean() + (2 * y.at(2)[0]).square().mean()
     torch.testing.assert_close(o.loss(data, generator(0)), error + 0.01 * slopes)
@@ -166,9 +166,9 @@ def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
     o, points = objective(mu=0.0), batch(n=12)
     asked, answers = [], SobolevObjective._answers
 
-    def spy(self, context, points, keep, dummies):
+    def spy(self, context, points, keep, dummies, order):
         asked.append((context.coords.shape[1], points.coords.shape[1]))
-        return answers(self, context, points, keep, dummies)
+        return answers(self, context, points, keep, dummies, order)
 
     monkeypatch.setattr(SobolevObjective, "_answers", spy)
     means = []
@@ -178,3 +178,33 @@ def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
             means.append(sum(float(o.loss(points, generator(seed))) for seed in range(300)) / 300)
     assert set(asked[:300]) == {(12, 5)} and set(asked[300:]) == {(12, 12)}
     assert means[0] == pytest.approx(means[1], rel=0.05)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_rare_sobolev_term_is_unbiased(pattern):
+    """Computed in one of three random steps with three times the weight, it is the same loss on average."""
+    changes = {"hide": 0.0, "dummy_law": "regular"}  # nothing else is random
+    rare, always = (objective(pattern, mu=0.1, sobolev_every=k, **changes) for k in (3, 1))
+    with torch.no_grad():
+        values = torch.tensor([float(rare.loss(batch(), generator(seed))) for seed in range(600)])
+        whole = float(always.loss(batch(), generator(0)))
+        without = rare._combine(
+            *rare._answers(*_everything(), 0)[:1], batch().points.values, batch().points.observed, None, 0
+        )
+    high = values > values.median()
+    assert float(values[high].unique()) == pytest.approx(float(without) + 3 * (whole - float(without)))
+    assert values[~high].unique().tolist() == pytest.approx([float(without)])
+    assert float(high.float().mean()) == pytest.approx(1 / 3, abs=0.06)
+
+
+def _everything():
+    points = batch().points
+    low, high = box(points.coords, points.tokens)
+    return points, points, points.tokens, dummy_coords("regular", low, high, 4)
+
+
+@pytest.mark.parametrize("changes", [{"root": True}, {"p": float("inf")}])
+def test_a_root_or_a_maximum_needs_the_sobolev_term_in_every_step(changes):
+    o = objective(mu=0.1, sobolev_every=5, hide=0.0, dummy_law="regular", **changes)
+    with torch.no_grad():
+        assert len({float(o.loss(batch(), generator(seed))) for seed in range(12)}) == 1

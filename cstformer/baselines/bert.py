@@ -28,7 +28,22 @@ from cstformer.transformer import Architecture, Context, ContinuousTransformer
 TO_CONSTANT, TO_OTHER = 0.8, 0.1  # fates of a picked point; the remaining tenth stays as it is
 TOKENS_PER_PASS = 2**15  # tokens of one pass when predicting: bounds the memory
 
-_SOBOLEV = frozenset(("start", "order", "p", "mu", "root", "dummies", "dummy_law", "hide", "noise", "coord_noise"))
+_SOBOLEV = frozenset(
+    (
+        "start",
+        "order",
+        "p",
+        "mu",
+        "root",
+        "sobolev_every",
+        "compile",
+        "dummies",
+        "dummy_law",
+        "hide",
+        "noise",
+        "coord_noise",
+    )
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

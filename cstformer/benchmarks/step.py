@@ -47,7 +47,8 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 def _cases(quick: bool) -> dict[str, dict[str, Any]]:
     notebook = {**preset("paper"), "dummies": 50 if quick else 500, "p": 2.0, "mu": MU, "dropout": 0.0, "noise": 0.0}
-    default = {"dummies": 10 if quick else 100, "p": 2.0, "mu": MU, "batch": 32, "noise": 0.0}
+    notebook |= {"sobolev_every": 1}
+    default = {"dummies": 10 if quick else 100, "p": 2.0, "mu": MU, "batch": 32, "noise": 0.0, "sobolev_every": 1}
     del notebook["order"]
     return {"notebook": notebook, "default": default}
 

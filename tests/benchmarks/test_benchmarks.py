@@ -11,6 +11,7 @@ from cstformer.errors import CSTError
 from cstformer.settings import Settings
 
 TINY = {"width": 8, "layers": 2, "heads": 2, "feedforward": 16, "dummies": 4, "batch": 3, "noise": 0.0, "mu": step.MU}
+TINY |= {"sobolev_every": 1}
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
