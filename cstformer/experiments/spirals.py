@@ -55,7 +55,7 @@ class Config:
     conditions: tuple[str, ...] = CONDITIONS
     paper_sized: tuple[str, ...] = (CLEAN, NOISY)
     """Conditions in which the two models of the paper's size are compared."""
-    minutes: float = 7.0
+    minutes: float = 5.0
     """Time allowed to each of the two models of the paper's size, the same for both."""
     ablate: tuple[str, ...] = (CLEAN, NOISY)
     """Conditions in which the ablations are run."""
@@ -76,7 +76,7 @@ class SpiralsExperiment(Experiment):
     name = "spirals"
     presets = {  # noqa: RUF012
         "smoke": Config(curves=30, minutes=1.0, ablate=(CLEAN,), cst=_TINY, paper=_TINY, bert=_TINY),
-        "default": Config(paper={"steps": 1200}, bert={"steps": 4000}),
+        "default": Config(paper={"steps": 2000}, bert={"steps": 9000}),
         "demo": Config(
             conditions=(CLEAN, NOISY),
             paper_sized=(CLEAN,),
