@@ -20,6 +20,9 @@ from cstformer.experiments.spirals import (
 from cstformer.report import curves
 from cstformer.report.style import save_figure
 
+# Systems whose smoothness is compared; of the ablations, those that touch it.
+_ROUGH = (CST_DEFAULT, CST_PAPER, BERT, "linear", "cubic", "GP", "CST with linear start")
+
 Errors = dict[tuple[str, str], np.ndarray]
 Curves = int | list[int]
 
@@ -116,7 +119,7 @@ def draw(
             curves.error_distributions(_errors(errors, NOISY, chosen), p_values[NOISY]),
         )
     for condition, file in ((CLEAN, "roughness_clean.png"), (NOISY, "roughness_noisy.png")):
-        rows = [r for r in table if r["condition"] == condition and r["model"] not in ("mean", "copy nearest")]
+        rows = [r for r in table if r["condition"] == condition and r["model"] in _ROUGH]
         if len(rows) > 1:
             add(
                 file,
@@ -124,14 +127,13 @@ def draw(
                 "Down and left is better; a roughness of 1 is as smooth as the noise-free curve.",
                 curves.error_against_roughness(rows),
             )
-    histories = {
-        c.model: r.facts["history"] for c, r in results.items() if c.condition == CLEAN and r.facts.get("history")
-    }
+    histories = {c.condition: r.facts["history"] for c, r in results.items() if c.model == CST_DEFAULT}
     if histories:
         add(
             "learning_curves.png",
-            "Validation during training (clean, regular)",
-            "Each system's own validation score, at held-out real points of held-out training curves.",
+            "CST during training",
+            "Validation loss in the model's units, at hidden real points of held-out training curves; the dot is the "
+            "moment whose weights are kept. Noise in the data is a floor that no model can pass.",
             curves.learning_curves(histories),
         )
     return made
