@@ -11,7 +11,7 @@ import cstformer
 
 PACKAGE = Path(cstformer.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-UPPER = ("estimator", "queries", "baselines", "datasets", "experiments", "report", "explorer", "cli")
+UPPER = ("estimator", "queries", "baselines", "datasets", "experiments", "report", "explorer", "benchmarks", "cli")
 
 
 def module_name(path: Path) -> str:
@@ -54,15 +54,16 @@ def imported(path: Path, everywhere: bool) -> set[str]:
 
 # Who may not be imported by whom.
 FORBIDDEN = {
-    "core": {"estimator", "queries", "baselines", "datasets", "experiments", "report", "explorer", "cli"},
-    "estimator": {"queries", "baselines", "datasets", "experiments", "report", "explorer", "cli"},
-    "queries": {"baselines", "datasets", "experiments", "report", "explorer", "cli"},
-    "baselines": {"experiments", "report", "explorer", "cli"},
-    "datasets": {"estimator", "baselines", "experiments", "report", "explorer", "cli"},
-    "experiments": {"explorer", "cli"},
-    "report": {"experiments", "explorer", "cli"},
+    "core": {"estimator", "queries", "baselines", "datasets", "experiments", "report", "explorer", "benchmarks", "cli"},
+    "estimator": {"queries", "baselines", "datasets", "experiments", "report", "explorer", "benchmarks", "cli"},
+    "queries": {"baselines", "datasets", "experiments", "report", "explorer", "benchmarks", "cli"},
+    "baselines": {"experiments", "report", "explorer", "benchmarks", "cli"},
+    "datasets": {"estimator", "baselines", "experiments", "report", "explorer", "benchmarks", "cli"},
+    "experiments": {"explorer", "benchmarks", "cli"},
+    "report": {"experiments", "explorer", "benchmarks", "cli"},
     "explorer": {"experiments", "cli"},
     "cli": set(),
+    "benchmarks": {"experiments", "report", "explorer", "cli"},
 }
 
 

@@ -82,7 +82,7 @@ def test_loss_in_the_corners_of_its_settings(pattern, changes):
 
 def test_no_noise_and_no_hiding_is_the_plain_sobolev_loss():
     """context: the loss is data_term at all real points + μ Σ over dummies, recomputed here plainly."""
-    o, data = objective(hide=0.0, dummy_law="regular", mu=0.01), batch()
+    o, data = objective(hide=0.0, dummy_law="regular", mu=0.01, sobolev_every=1), batch()
     points = data.points
     low, high = box(points.coords, points.tokens)
     at_real, y = o._answers(points, points, points.tokens, dummy_coords("regular", low, high, 4), o.plan.order)
