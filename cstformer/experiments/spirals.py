@@ -32,7 +32,7 @@ FINE = 1000  # coordinates on which curves are drawn and their roughness is meas
 
 FLOOR = "noise-free curve (floor)"
 BERT, BERT_AUGMENTED = "Transformer (BERT)", "Transformer (BERT + augmentation)"
-CST_DEFAULT, CST_PAPER, CST_PAPER_HIDING = "CST", "CST (paper preset)", "CST (paper preset + hiding)"
+CST_DEFAULT, CST_PAPER = "CST", "CST (paper preset)"
 INTERPOLATION = {"linear": "linear", "cubic": "cubic", "GP": "gp", "mean": "mean", "copy nearest": "nearest"}
 # Each ablation changes one idea of the default model.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -95,9 +95,8 @@ class SpiralsExperiment(Experiment):
         for condition in config.conditions:
             names = [CST_DEFAULT]
             names += [CST_PAPER, BERT] if condition in config.paper_sized else []
-            # The paper's control, the augmented Transformer, belongs to the clean comparison; so does the one idea
-            # that the paper's training lacks and masking has: to be asked about points it does not see.
-            names += [CST_PAPER_HIDING, BERT_AUGMENTED] if condition == CLEAN and config.ablate else []
+            # The paper's control, the augmented Transformer, belongs to the clean comparison.
+            names += [BERT_AUGMENTED] if condition == CLEAN and config.ablate else []
             names += [*INTERPOLATION, FLOOR]
             names += ABLATIONS if condition in config.ablate else []
             rows += [Cell(name, condition, PAPER_ERROR.get((name, condition))) for name in names]
@@ -204,9 +203,8 @@ def _spirals(curves: int, seed: int) -> Spirals:
 
 def _model(name: str, config: Config, seed: int) -> Any:
     """The unfitted system of a row."""
-    if name in (CST_PAPER, CST_PAPER_HIDING):
-        hide = 0.5 if name == CST_PAPER_HIDING else 0.0
-        return CST.preset("paper", **{"seed": seed, "max_minutes": config.minutes, "hide": hide, **config.paper})
+    if name == CST_PAPER:
+        return CST.preset("paper", **{"seed": seed, "max_minutes": config.minutes, **config.paper})
     if name in (BERT, BERT_AUGMENTED):
         noise = NOISE if name == BERT_AUGMENTED else 0.0
         changes = {"seed": seed, "max_minutes": config.minutes, "augmentation": noise, **config.bert}
@@ -219,7 +217,7 @@ def _model(name: str, config: Config, seed: int) -> Any:
 def _tests(errors: dict[tuple[str, str], np.ndarray]) -> list[dict[str, Any]]:
     """CST against every other row of its condition, and the paper's own pair."""
     pairs = [(CST_DEFAULT, name, condition) for name, condition in errors if name not in (CST_DEFAULT, FLOOR)]
-    pairs += [(paper, BERT, condition) for condition in CONDITIONS for paper in (CST_PAPER, CST_PAPER_HIDING)]
+    pairs += [(CST_PAPER, BERT, condition) for condition in CONDITIONS]
     tests = []
     for first, second, condition in pairs:
         if (first, condition) in errors and (second, condition) in errors:

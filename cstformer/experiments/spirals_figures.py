@@ -14,7 +14,6 @@ from cstformer.experiments.spirals import (
     CLEAN,
     CST_DEFAULT,
     CST_PAPER,
-    CST_PAPER_HIDING,
     NOISY,
     SpiralTask,
 )
@@ -89,7 +88,7 @@ def draw(
             truth=clean.clean_fine[one[0]],
         ),
     )
-    names = [CST_DEFAULT, CST_PAPER, CST_PAPER_HIDING, BERT, BERT_AUGMENTED]
+    names = [CST_DEFAULT, CST_PAPER, BERT, BERT_AUGMENTED]
     if len(_present(fits, CLEAN, names)) > 2:
         add(
             "figure9_augmentation.png",
