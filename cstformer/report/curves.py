@@ -220,17 +220,6 @@ def error_against_roughness(
     low, high = padded(np.log10(np.append(ratios, 1.0)), 0.14)
     ax.set_ylim(10 ** min(low, -0.3), 10 ** max(high, 0.3))
     ax.axhline(1, color=colour_of("truth"), linewidth=1, linestyle=(0, (4, 2)), zorder=1)
-    ax.annotate(
-        "as smooth as the noise-free curves",
-        (1, 1),
-        xycoords=ax.get_yaxis_transform(),
-        xytext=(-2, -4),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color="#666666",
-        fontsize=8,
-    )
     ax.scatter(errors, ratios, s=46, c=list(colours.values()), edgecolors="white", linewidths=0.8, zorder=3)
     ax.grid(True)
     ax.set_xlabel(error if error != "error" else ERROR)
