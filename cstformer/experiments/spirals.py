@@ -83,8 +83,8 @@ class SpiralsExperiment(Experiment):
             minutes=1.0,
             ablate=(),
             cst={"steps": 500},
-            paper={"steps": 200},
-            bert={"steps": 700},
+            paper={"steps": 300},
+            bert={"steps": 2000},
         ),
         "paper": Config(minutes=24 * 60, paper={"steps": 350_000, "dummies": 500}, bert={"steps": 350_000}),
     }
