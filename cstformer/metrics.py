@@ -30,20 +30,6 @@ def roughness(y: Float[np.ndarray, "N m c"], truth: Float[np.ndarray, "N m c"]) 
     return bending(y) / bending(truth).mean()
 
 
-def mean_squared_error(y: np.ndarray, truth: np.ndarray) -> float:
-    """Mean of the squared difference."""
-    return float(np.mean((y - truth) ** 2))
-
-
-def r_squared(y: np.ndarray, truth: np.ndarray) -> float:
-    """Coefficient of determination: 1 − residual variance over total variance.
-
-    >>> r_squared(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0]))
-    1.0
-    """
-    return float(1 - np.sum((truth - y) ** 2) / np.sum((truth - truth.mean()) ** 2))
-
-
 @dataclass(frozen=True)
 class PairedTest:
     """Wilcoxon signed-rank test of paired errors, two-sided.

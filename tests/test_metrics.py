@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from cstformer.metrics import bending, euclidean_error, mean_squared_error, paired_test, r_squared, roughness, summary
+from cstformer.metrics import bending, euclidean_error, paired_test, roughness, summary
 
 
 def test_euclidean_error_counts_chosen_points_only():
@@ -48,7 +48,5 @@ def test_equal_systems_do_not_differ():
     assert paired_test(x, x).p_value == 1
 
 
-def test_small_ones():
-    assert mean_squared_error(np.array([1.0, 3.0]), np.array([0.0, 0.0])) == 5
-    assert r_squared(np.array([2.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0])) == 0
+def test_summary():
     assert summary(np.array([1.0, 3.0])) == {"mean": 2.0, "std": pytest.approx(2**0.5), "n": 2}
