@@ -46,7 +46,7 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
     pixels : origin and extent of the row and column axes in pixels
     kernel : Kernel in time, for ``smooth``
     """
-    times, exists, frames, seen = _frames(points, layout, pixels)
+    times, exists, frames, seen = read_frames(points, layout, pixels)
     # What a patch has beyond the frame was never seen: cut it off, so that the edge pixel continues there.
     frames = _fill(frames, seen, exists)[:, :, : layout.frame[0], : layout.frame[1]]
     batch, count = times.shape
@@ -73,7 +73,7 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
 
 def frame_series(data: Batch, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:
     """Pixels as series for fitting the kernel: times (N, T, 1), values (N, T, pixels), existing frames (N, T)."""
-    times, exists, frames, seen = _frames(data.points, layout, pixels)
+    times, exists, frames, seen = read_frames(data.points, layout, pixels)
     always = (seen.all(-1) | ~exists[..., None, None]).all(0).all(0)  # (H, W)
     if not bool(always.any()):
         frames, always = _fill(frames, seen, exists), torch.ones_like(always)
@@ -86,7 +86,7 @@ def frame_noise(data: Batch, layout: PatchLayout, pixels: Pixels) -> float:
     Time alone cannot tell noise from fast dynamics; the mask 1 −2 1 / −2 4 −2 / 1 −2 1 is blind to smooth images and
     answers to white noise of sd σ with sd 6σ. The median keeps edges out. Texture counts as noise: an upper bound.
     """
-    _, _, frames, seen = _frames(data.points, layout, pixels)
+    _, _, frames, seen = read_frames(data.points, layout, pixels)
     images, known = (x.movedim(-1, 2).flatten(0, 2)[:, None] for x in (frames, seen))  # (images, 1, H, W)
     if min(images.shape[-2:]) < 3:
         return math.inf
@@ -96,7 +96,7 @@ def frame_noise(data: Batch, layout: PatchLayout, pixels: Pixels) -> float:
     return float(answer[whole].abs().median() / (6 * 0.6745)) if bool(whole.any()) else math.inf
 
 
-def _frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Frames of a context: times (B, T), which exist (B, T), pixels and seen pixels (B, T, H, W, C)."""
     coords, tokens = points.coords, points.tokens
     t = coords[..., 0]

@@ -55,6 +55,8 @@ class Baseline(ABC):
     """Name in tables and figures."""
     curves_only: ClassVar[bool] = False
     """Whether only d = 1 makes sense."""
+    frames_only: ClassVar[bool] = False
+    """Whether only movies, cut into patch tokens, make sense."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {"default": {}, "smoke": {}, "paper": {}}
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Inherited settings that mean nothing to this model; changing one is refused."""
@@ -101,7 +103,7 @@ class Baseline(ABC):
         """
         self._check_settings()
         samples = check_training(samples)
-        self._check_axes(samples.d)
+        self._check_axes(samples)
         self.layout_: PatchLayout | None = samples.layout
         self.names_: dict[str, Any] = {
             "coord_names": list(samples.coord_names),
@@ -125,6 +127,10 @@ class Baseline(ABC):
         context, queries = self._inputs(context, at)
         warn_outside(queries, self.scaling_, self.names_["coord_names"])
         return self._predict(context, queries)
+
+    def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:
+        """Describe each sample by the model's own state, where it has one."""
+        raise CSTError(f"{type(self).__name__} has no latent state; use predict")
 
     def _inputs(self, context: Samples, at: Any) -> tuple[Samples, np.ndarray]:
         """Check both; the context sorted, the queries as (N, m, d), in the user's units."""
@@ -204,9 +210,12 @@ class Baseline(ABC):
             elif f.metadata:
                 check_one(f, value)
 
-    def _check_axes(self, d: int) -> None:
-        if self.curves_only and d != 1:
-            raise CSTError(f"{type(self).__name__} needs d = 1, got samples with {d} coordinate axes")
+    def _check_axes(self, samples: Samples) -> None:
+        kind = type(self).__name__
+        if self.curves_only and samples.d != 1:
+            raise CSTError(f"{kind} needs d = 1, got samples with {samples.d} coordinate axes")
+        if self.frames_only and samples.layout is None:
+            raise CSTError(f"{kind} needs the patch tokens of a movie (patches.frames_to_samples), got {samples}")
 
     def _fitted(self) -> tuple[int, int]:
         """Return d and c of the training samples."""
