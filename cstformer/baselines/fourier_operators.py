@@ -1,0 +1,229 @@
+"""Fourier neural operators (Li et al. 2021) on neuraloperator's layers: FNO2D and FNO3D.
+
+FNO2D forecasts: it maps a window of earlier frames, and how far ahead of each of them the answer lies, to one frame.
+FNO3D maps a whole movie to a movie, with Fourier modes along time too. That needs a regular grid in time:
+
+- ``index`` puts frame after frame on the grid, whatever their times, which are only a channel. Irregular sampling
+  then looks like distorted dynamics; the paper blames FNO3D's failure on it.
+- ``regular`` first resamples the frames linearly onto a regular grid over the time domain: the fair way.
+
+Pixels are numbered from 0 to 1 along rows and columns, in channels of their own, and the picture is treated as
+periodic, as Fourier layers do.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cstformer.baselines.sequences import UNUSED, Forecaster, Frames, Reconstructor, SequenceBaseline, between
+from cstformer.errors import CSTError
+from cstformer.settings import setting
+
+
+class ComplexWeight(nn.Module):
+    """A complex tensor kept as pairs of real numbers.
+
+    So it is counted as two numbers per weight, averaged, saved and cast as every other parameter; a cast of a complex
+    parameter to float32 would drop its imaginary part.
+    """
+
+    def __init__(self, tensor: Tensor):
+        super().__init__()
+        self.pairs = nn.Parameter(torch.view_as_real(tensor.detach()).clone())
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return torch.view_as_complex(self.pairs)[index]
+
+
+class FourierOperator(nn.Module):
+    """Functions on a grid to functions on the same grid: lift, Fourier layers, project.
+
+    Parameters
+    ----------
+    inputs, outputs : channels; one channel per grid axis is added, its coordinate from 0 to 1.
+    axes : grid axes.
+    modes : Fourier modes kept on either side of 0 along each axis.
+    hidden : channels of the Fourier layers.
+    layers : Fourier layers.
+    projection : hidden channels of the last step.
+    mixing : whether a small network mixes the channels after each layer (the paper's FNO3D).
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        axes: int,
+        modes: int,
+        hidden: int,
+        layers: int,
+        projection: int,
+        mixing: bool,
+    ):
+        super().__init__()
+        with warnings.catch_warnings():  # the package changes the filters of the whole process
+            try:
+                from neuralop.models import FNO
+            except ImportError:
+                raise CSTError('FNO needs neuraloperator; install it by pip install "cstformer[rivals]"') from None
+        whole = FNO(
+            # The package counts the modes on both sides of 0, and halves the last axis itself.
+            n_modes=(2 * modes,) * (axes - 1) + (2 * modes - 1,),
+            in_channels=inputs + axes,
+            out_channels=outputs,
+            hidden_channels=hidden,
+            n_layers=layers,
+            lifting_channel_ratio=0,
+            projection_channel_ratio=(projection + 0.5) / hidden,  # which is rounded down
+            use_channel_mlp=mixing,
+            channel_mlp_expansion=1.0,
+            positional_embedding=None,
+        )
+        for convolution in whole.fno_blocks.convs:
+            convolution.weight = ComplexWeight(convolution.weight.to_tensor())
+        # The parts, since the whole puts more than tensors into its state.
+        self.lift, self.blocks, self.project = whole.lifting, whole.fno_blocks, whole.projection
+        self.layers = layers
+
+    def forward(self, x: Float[Tensor, "B inputs *grid"]) -> Float[Tensor, "B outputs *grid"]:
+        """Map a batch of functions."""
+        sizes = x.shape[2:]
+        # The package misplaces the modes of an axis of odd size, the last axis excepted: repeat such an edge.
+        odd = [n % 2 for n in sizes[:-1]] + [0]
+        if any(odd):
+            x = F.pad(x, [width for one in reversed(odd) for width in (0, one)], mode="replicate")
+        coordinates = torch.meshgrid(
+            *(torch.linspace(0, 1, n, device=x.device).to(x) for n in x.shape[2:]), indexing="ij"
+        )
+        x = self.lift(torch.cat([x, torch.stack(coordinates).expand(len(x), *(-1,) * (x.ndim - 1))], 1))
+        for i in range(self.layers):
+            x = self.blocks(x, i)
+        return self.project(x)[(..., *(slice(n) for n in sizes))]
+
+
+class FrameForecaster(Forecaster):
+    """FNO2D's network: a window of frames, what was observed and how long ago each was, to one frame."""
+
+    def __init__(self, channels: int, window: int, mask: bool, **sizes: Any):
+        super().__init__()
+        self.window, self.mask = window, mask
+        self.operator = FourierOperator(window * (channels * (2 if mask else 1) + 1), channels, axes=2, **sizes)
+
+    def forecast(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
+        """Give the frame that lies ``ahead`` of each of the given ones."""
+        x = past.channels(self.mask, ahead)  # (N, window, H, W, channels)
+        return self.operator(x.permute(0, 1, 4, 2, 3).flatten(1, 2)).permute(0, 2, 3, 1)
+
+
+class MovieOperator(Reconstructor):
+    """FNO3D's network: all frames and their times on a grid of ``slots`` in time, to frames.
+
+    ``padding`` of the slots stay empty, so that the end of the movie does not run into its beginning.
+    """
+
+    def __init__(self, channels: int, mask: bool, resample: str, slots: int, padding: int, **sizes: Any):
+        super().__init__()
+        self.mask, self.resample, self.slots, self.padding = mask, resample, slots, padding
+        self.operator = FourierOperator(channels * (2 if mask else 1) + 1, channels, axes=3, **sizes)
+
+    def reconstruct(self, frames: Frames) -> Float[Tensor, "B T H W C"]:
+        """Frame i goes to slot i, its time into a channel."""
+        count, places = frames.times.shape[1], self.slots - self.padding
+        if count > places:
+            raise CSTError(
+                f"FNO3D has slots - padding = {places} places in time, got {count} frames; "
+                f"set slots={count + self.padding} or more before fitting, or give fewer frames"
+            )
+        x = frames.channels(self.mask, frames.times * frames.present).permute(0, 4, 2, 3, 1)  # (B, channels, H, W, T)
+        y = self.operator(F.pad(x, (0, self.slots - count)))
+        return y[..., :count].permute(0, 4, 2, 3, 1)
+
+    def forward(self, frames: Frames, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M H W C"]:
+        """Reconstruct at the given times or, if ``regular``, on the regular grid; interpolate linearly in time."""
+        if self.resample == "regular":
+            frames = self.regular(frames)
+        return super().forward(frames, at)
+
+    def regular(self, frames: Frames) -> Frames:
+        """Resample the observed values linearly onto a regular grid over [0, 1]."""
+        grid = torch.linspace(0, 1, self.slots - self.padding, device=frames.times.device).to(frames.times)
+        grid = grid.expand(len(frames), -1)
+        share = between("linear", frames, frames.observed.to(frames.values), grid)
+        values = between("linear", frames, frames.values, grid) / share.clamp_min(1e-6)
+        observed = share > 1e-6
+        return Frames(grid, values * observed, observed, torch.ones_like(grid, dtype=torch.bool))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _FourierOperator(SequenceBaseline):
+    """Settings of both. Complex weights count as two numbers each, as in the paper's table."""
+
+    ignored: ClassVar[frozenset[str]] = UNUSED - {"layers"}
+    frames_only: ClassVar[bool] = True
+
+    hidden: int = setting(20, "channels of the Fourier layers (their width)", low=1)
+    layers: int = setting(4, "Fourier layers", low=1)
+
+    def _operator(self, mixing: bool) -> dict[str, Any]:
+        names = ("modes", "hidden", "layers", "projection")
+        return {name: getattr(self, name) for name in names} | {"mixing": mixing}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FNO2D(_FourierOperator):
+    """Fourier operator that forecasts one frame from a window of earlier ones."""
+
+    name: ClassVar[str] = "fno2d"
+    label: ClassVar[str] = "FNO2D"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "smoke": {"modes": 4, "hidden": 8, "layers": 2, "projection": 16, "window": 3, "steps": 30, "batch": 8},
+        "paper": {"window": 10, "targets": 0, "hide": 0.0, "learning_rate": 1e-3, "weight_decay": 1e-4},
+    }
+
+    modes: int = setting(12, "Fourier modes on either side of 0, along rows and columns", low=1)
+    projection: int = setting(128, "hidden channels of the last step", low=1)
+    window: int = setting(4, "earlier frames that an answer is made from", low=1)
+    targets: int = setting(4, "random frames of a sample that a step asks for; 0: all", low=0)
+
+    def _network(self, d: int, c: int) -> FrameForecaster:
+        return FrameForecaster(self.frame_shape(c)[-1], self.window, self.mask, **self._operator(mixing=False))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FNO3D(_FourierOperator):
+    """Fourier operator that maps a movie to a movie, time included."""
+
+    name: ClassVar[str] = "fno3d"
+    label: ClassVar[str] = "FNO3D"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "smoke": {"modes": 4, "hidden": 8, "layers": 2, "projection": 16, "slots": 12, "steps": 30, "batch": 8},
+        "paper": {"resample": "index", "hide": 0.0, "learning_rate": 1e-3, "weight_decay": 1e-4},
+    }
+
+    modes: int = setting(8, "Fourier modes on either side of 0, along rows, columns and time", low=1)
+    projection: int = setting(80, "hidden channels of the last step", low=1)
+    resample: str = setting("regular", "frames on the time grid by index, or resampled", ("regular", "index"))
+    slots: int = setting(26, "grid points in time, the empty ones included", low=2)
+    padding: int = setting(6, "grid points in time that stay empty", low=0)
+
+    def _network(self, d: int, c: int) -> MovieOperator:
+        sizes = self._operator(mixing=True)
+        return MovieOperator(self.frame_shape(c)[-1], self.mask, self.resample, self.slots, self.padding, **sizes)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.slots - self.padding < 2:
+            raise CSTError(
+                f"slots={self.slots} leaves {self.slots - self.padding} for frames beside padding="
+                f"{self.padding}; choose at least {self.padding + 2}"
+            )

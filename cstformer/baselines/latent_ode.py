@@ -1,0 +1,133 @@
+r"""LatentODE (Chen et al. 2018, Rubanova et al. 2019): a hidden state that follows a learned differential equation.
+
+A recurrent encoder reads the frames from the last to the first, with the times between them, and ends with the
+posterior of the state z at time 0, the start of the domain. The state follows
+
+.. math:: \dot z = f(z), \qquad z(0) \sim q
+
+and a decoder turns z(t) into the frame at any time t; nothing is interpolated in the data. Curves and movies
+(flattened frames) alike.
+
+The equation is solved by torchdiffeq's fourth-order Runge-Kutta method on a fixed grid over the domain, and read in
+between by cubic Hermite interpolation of z and f(z), which is of fourth order as well: samples with times of their
+own share one solve, and an answer depends neither on the other queries nor on the other samples, as it would with
+adaptive steps. Up to one domain length before and after the domain the solution is continued, farther out held.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from cstformer.baselines.sequences import Frames
+from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl
+from cstformer.errors import CSTError
+from cstformer.settings import setting
+
+
+def solve(
+    f: nn.Module, z0: Float[Tensor, "B L"], at: Float[Tensor, "B M"], steps: int, beyond: float = 1.0
+) -> Float[Tensor, "B M L"]:
+    """Solve ż = f(z), z(0) = z0, at times of each sample's own, ``steps`` steps over [0, 1].
+
+    >>> class Growth(nn.Module):
+    ...     def forward(self, z):
+    ...         return z
+    >>> z = solve(Growth(), torch.ones(1, 1), torch.tensor([[0.5, 1.0]]), steps=20)
+    >>> z.flatten().log().round(decimals=4).tolist()
+    [0.5, 1.0]
+    """
+    try:
+        from torchdiffeq import odeint
+    except ImportError:
+        raise CSTError('LatentODE needs torchdiffeq; install it by pip install "cstformer[rivals]"') from None
+    at = at.clamp(-beyond, 1 + beyond)
+    after = max(1, math.ceil(float(at.max()) * steps))
+    before = max(0, math.ceil(-float(at.min()) * steps))
+
+    def states(first: int, last: int) -> Tensor:
+        sign = 1 if last > first else -1
+        grid = torch.arange(first, last + sign, sign, device=z0.device).to(z0) / steps
+        return odeint(lambda _, z: f(z), z0, grid, method="rk4")
+
+    z = states(0, after)  # (grid, B, L)
+    if before:
+        z = torch.cat([states(0, -before).flip(0)[:-1], z])
+    slope = f(z) / steps
+    place = at * steps + before
+    left = place.floor().long().clamp(0, len(z) - 2)
+    s = (place - left)[..., None]
+    row = torch.arange(len(z0), device=z0.device)[:, None]
+    a, b, da, db = z[left, row], z[left + 1, row], slope[left, row], slope[left + 1, row]
+    bend = (da - (b - a)) * (1 - s) - (db - (b - a)) * s
+    return a + s * (b - a) + s * (1 - s) * bend
+
+
+class LatentODENetwork(VariationalNetwork):
+    """Reversed recurrent encoder, differential equation, decoder."""
+
+    def __init__(self, shape: tuple[int, ...], latent: int, encoder: int, hidden: int, steps: int, mask: bool):
+        super().__init__()
+        self.shape, self.steps, self.mask = shape, steps, mask
+        values = math.prod(shape)
+        self.cell = nn.Linear(values * (2 if mask else 1) + 1 + encoder, encoder)
+        self.posterior_layer = nn.Linear(encoder, 2 * latent)
+        self.dynamics = nn.Sequential(
+            nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU(), nn.Linear(hidden, latent)
+        )
+        self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, values))
+
+    def posterior(self, frames: Frames) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+        """Mean and log-variance of the state at time 0."""
+        x = frames.values.flatten(2)
+        # How far each frame is from what comes next on the way back: the frame before it, and at last time 0.
+        gap = torch.cat([frames.times[:, :1], frames.gaps[:, 1:]], 1)[..., None]
+        x = torch.cat([x, frames.observed.flatten(2).to(x), gap] if self.mask else [x, gap], -1)
+        h = x.new_zeros(len(x), self.cell.out_features)
+        for i in reversed(range(x.shape[1])):
+            step = torch.tanh(self.cell(torch.cat([x[:, i], h], -1)))
+            h = torch.where(frames.present[:, i, None], step, h)
+        mean, log_variance = self.posterior_layer(h).chunk(2, -1)
+        return mean, log_variance
+
+    def sample(
+        self, frames: Frames, at: Float[Tensor, "B M"], generator: Generator | None
+    ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
+        """Draw the state at time 0, let it run, decode it."""
+        mean, log_variance = self.posterior(frames)
+        z = solve(self.dynamics, draw(mean, log_variance, generator), at, self.steps)
+        zero = torch.zeros_like(mean)
+        return self.decoder(z).unflatten(-1, self.shape), gaussian_kl(mean, log_variance, zero, zero).sum(-1)
+
+    def latent(self, frames: Frames) -> Float[Tensor, "B L"]:
+        """State at the last frame, the one whose label the calcium experiment decodes; the posterior mean's."""
+        return solve(self.dynamics, self.posterior(frames)[0], frames.times[:, -1:], self.steps)[:, 0]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LatentODE(VariationalBaseline):
+    """Latent differential equation with a reversed recurrent encoder; all settings are keyword arguments."""
+
+    name: ClassVar[str] = "latent-ode"
+    label: ClassVar[str] = "LatentODE"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "smoke": {"latent_size": 6, "hidden": 20, "ode_steps": 8, "steps": 30, "batch": 8},
+        # The published sizes; the paper does not give that of the latent, which hardly matters to the count.
+        "paper": {"latent_size": 20, "encoder": 25, "hidden": 40, "mask": False, "hide": 0.0, "learning_rate": 1e-3},
+    }
+
+    latent_size: int = setting(20, "numbers in the latent state", low=1)
+    encoder: int = setting(64, "hidden units of the recurrent encoder", low=1)
+    hidden: int = setting(64, "hidden units of the differential equation and of the decoder", low=1)
+    ode_steps: int = setting(20, "Runge-Kutta steps over the time domain", low=1)
+    learning_rate: float = setting(5e-3, "peak learning rate of AdamW", low=0)
+
+    def _network(self, d: int, c: int) -> LatentODENetwork:
+        sizes = (self.latent_size, self.encoder, self.hidden, self.ode_steps)
+        return LatentODENetwork(self.frame_shape(c), *sizes, self.mask)

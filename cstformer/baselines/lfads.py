@@ -1,0 +1,176 @@
+r"""LFADS (Pandarinath et al. 2018): latent factor analysis via dynamical systems, a sequential autoencoder.
+
+A generator, a recurrent network started at g₀ and driven by inferred inputs u_t, makes all frames through a few
+factors:
+
+.. math:: c_t = \mathrm{GRU}([e_t, f_{t-1}], c_{t-1}), \quad u_t \sim q(u_t \mid c_t), \quad
+          g_t = \mathrm{GRU}(u_t, g_{t-1}), \quad f_t = W g_t, \quad \hat y_t = R f_t + b
+
+Two bidirectional encoders read the frames: the last states of one give the posterior of g₀, the states of the
+other, e_t, feed the controller c_t. g₀ has the prior N(0, 0.1); u has an autoregressive prior with learned time
+constant and variance, here the Ornstein-Uhlenbeck process, which is that prior for times that need not be equally
+spaced. Written from the published description alone. Two departures, as the data ask for them: the likelihood is
+Gaussian, since ΔF/F and the other data here are no spike counts; and encoders and generator also get the time
+since the frame before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from cstformer.baselines.sequences import Frames, between
+from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl
+from cstformer.settings import setting
+
+INITIAL_VARIANCE = 0.1  # of the priors of g₀ and, at first, of the inferred inputs
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Units of the parts; the fields mean what they mean in `LFADS`."""
+
+    initial_encoder: int = 200
+    controller_encoder: int = 128
+    controller: int = 128
+    generator: int = 200
+    factors: int = 100
+    inputs: int = 1
+
+
+class BidirectionalGRU(nn.Module):
+    """Two gated recurrent networks that read the frames forwards and backwards and skip absent ones."""
+
+    def __init__(self, inputs: int, units: int):
+        super().__init__()
+        self.forwards, self.backwards = nn.GRUCell(inputs, units), nn.GRUCell(inputs, units)
+
+    def forward(self, x: Float[Tensor, "B T inputs"], present: Tensor) -> tuple[Tensor, Tensor]:
+        """States at all frames (B, T, 2·units) and the last state of either direction, joined (B, 2·units)."""
+        states, ends = [], []
+        for cell, backwards in ((self.forwards, False), (self.backwards, True)):
+            h, path = x.new_zeros(len(x), cell.hidden_size), []
+            for i in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
+                h = torch.where(present[:, i, None], cell(x[:, i], h), h)
+                path.append(h)
+            states.append(torch.stack(path[::-1] if backwards else path, 1))
+            ends.append(h)
+        return torch.cat(states, -1), torch.cat(ends, -1)
+
+
+class LFADSNetwork(VariationalNetwork):
+    """Encoders, controller, generator, factors, read-out."""
+
+    between: str = "linear"
+
+    def __init__(self, shape: tuple[int, ...], s: Sizes, mask: bool):
+        super().__init__()
+        self.shape, self.mask = shape, mask
+        values = math.prod(shape)
+        given = values * (2 if mask else 1) + 1
+        self.initial_encoder = BidirectionalGRU(given, s.initial_encoder)
+        self.controller_encoder = BidirectionalGRU(given, s.controller_encoder)
+        self.initial_posterior = nn.Linear(2 * s.initial_encoder, 2 * s.generator)
+        self.controller = nn.GRUCell(2 * s.controller_encoder + s.factors, s.controller)
+        self.input_posterior = nn.Linear(s.controller, 2 * s.inputs)
+        self.generator = nn.GRUCell(s.inputs + 1, s.generator)
+        self.factors = nn.Linear(s.generator, s.factors, bias=False)
+        self.read_out = nn.Linear(s.factors, values)
+        self.prior_log_variance = nn.Parameter(torch.full((s.inputs,), math.log(INITIAL_VARIANCE)))
+        self.prior_log_time = nn.Parameter(torch.full((s.inputs,), math.log(0.1)))  # a tenth of the time domain
+
+    def run(
+        self, frames: Frames, generator: Generator | None
+    ) -> tuple[Float[Tensor, "B T factors"], Float[Tensor, " B"]]:
+        """Factors at all frames, and the divergence of the posterior of g₀ and u from their priors."""
+        gap, x = frames.gaps[..., None], frames.values.flatten(2)
+        x = torch.cat([x, frames.observed.flatten(2).to(x), gap] if self.mask else [x, gap], -1)
+        encoded, _ = self.controller_encoder(x, frames.present)
+        mean, log_variance = self.initial_posterior(self.initial_encoder(x, frames.present)[1]).chunk(2, -1)
+        prior = mean.new_tensor(math.log(INITIAL_VARIANCE))
+        divergence = gaussian_kl(mean, log_variance, torch.zeros_like(mean), prior).sum(-1)
+
+        g = draw(mean, log_variance, generator)
+        c = x.new_zeros(len(x), self.controller.hidden_size)
+        f, u = self.factors(g), None
+        path = []
+        for i in range(x.shape[1]):
+            present = frames.present[:, i, None]
+            c = torch.where(present, self.controller(torch.cat([encoded[:, i], f], -1), c), c)
+            mean, log_variance = self.input_posterior(c).chunk(2, -1)
+            prior_mean, prior = self.input_prior(u, gap[:, i])
+            divergence = divergence + (gaussian_kl(mean, log_variance, prior_mean, prior) * present).sum(-1)
+            u = draw(mean, log_variance, generator)
+            g = torch.where(present, self.generator(torch.cat([u, gap[:, i]], -1), g), g)
+            f = self.factors(g)
+            path.append(f)
+        return torch.stack(path, 1), divergence
+
+    def input_prior(self, before: Tensor | None, gap: Float[Tensor, "B 1"]) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the next inferred input given the one ``gap`` before it, (B, inputs) each."""
+        variance = self.prior_log_variance.expand(len(gap), -1)
+        if before is None:
+            return torch.zeros_like(variance), variance
+        decay = -gap * (-self.prior_log_time).exp()
+        return decay.exp() * before, variance + (-torch.expm1(2 * decay)).clamp_min(1e-4).log()
+
+    def sample(
+        self, frames: Frames, at: Float[Tensor, "B M"], generator: Generator | None
+    ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
+        """Run, then interpolate the factors in time: the read-out is affine, so that the frames are as well."""
+        factors, divergence = self.run(frames, generator)
+        return self.read_out(between(self.between, frames, factors, at)).unflatten(-1, self.shape), divergence
+
+    def latent(self, frames: Frames) -> Float[Tensor, "B factors"]:
+        """Factors at the last frame, the one whose label the calcium experiment decodes."""
+        return self.run(frames, None)[0][:, -1]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LFADS(VariationalBaseline):
+    """Sequential variational autoencoder with inferred inputs; all settings are keyword arguments."""
+
+    name: ClassVar[str] = "lfads"
+    label: ClassVar[str] = "LFADS"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "default": {},
+        "smoke": {
+            "initial_encoder": 16,
+            "controller_encoder": 8,
+            "controller": 8,
+            "generator": 24,
+            "factors": 12,
+            "steps": 30,
+            "batch": 8,
+        },
+        "paper": {
+            "initial_encoder": 200,
+            "controller_encoder": 128,
+            "controller": 128,
+            "generator": 200,
+            "factors": 100,
+            "mask": False,
+            "hide": 0.0,
+            "learning_rate": 1e-3,
+        },
+    }
+
+    initial_encoder: int = setting(64, "units of either encoder of the generator's start", low=1)
+    controller_encoder: int = setting(32, "units of either encoder of the controller", low=1)
+    controller: int = setting(32, "units of the controller", low=1)
+    generator: int = setting(64, "units of the generator", low=1)
+    factors: int = setting(40, "factors that all frames are made of", low=1)
+    inputs: int = setting(1, "inferred inputs at each time", low=1)
+    between: str = setting("linear", "how frames between the given ones are made", ("linear", "cubic"))
+    learning_rate: float = setting(5e-3, "peak learning rate of AdamW", low=0)
+
+    def _network(self, d: int, c: int) -> LFADSNetwork:
+        sizes = Sizes(**{name: getattr(self, name) for name in Sizes.__dataclass_fields__})
+        network = LFADSNetwork(self.frame_shape(c), sizes, self.mask)
+        network.between = self.between
+        return network

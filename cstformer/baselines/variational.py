@@ -1,0 +1,81 @@
+r"""What the variational sequence models share: Gaussian posteriors and the loss.
+
+The evidence lower bound under Gaussian noise of standard deviation σ is, per observed value, scaled by −2σ² and
+without its constant,
+
+.. math:: \text{mean squared error} + \beta \, \frac{2 \sigma^2}{n} \, \mathrm{KL}(q \,\|\, p)
+
+with n the observed values of the sample. β rises from 0 to 1 over the first steps (KL annealing), so that the
+latent is used before it is made small. At prediction nothing is drawn: the posterior means answer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from cstformer.baselines.sequences import Frames, SequenceBaseline
+from cstformer.losses import data_term
+from cstformer.settings import setting
+
+
+def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_mean: Tensor, prior_log_variance: Tensor) -> Tensor:
+    """KL divergence of one-dimensional Gaussians, elementwise: of N(mean, …) from the prior.
+
+    >>> one = torch.tensor(1.0)
+    >>> float(gaussian_kl(one, 0 * one, 0 * one, 0 * one))
+    0.5
+    """
+    ratio = (log_variance - prior_log_variance).exp()
+    distance = (mean - prior_mean).square() * (-prior_log_variance).exp()
+    return 0.5 * (ratio + distance - 1 - (log_variance - prior_log_variance))
+
+
+def draw(mean: Tensor, log_variance: Tensor, generator: Generator | None) -> Tensor:
+    """Draw from a Gaussian, differentiably; without a generator its mean."""
+    if generator is None:
+        return mean
+    noise = torch.randn(mean.shape, generator=generator, dtype=torch.float64).to(mean)
+    return mean + (0.5 * log_variance).exp() * noise
+
+
+class VariationalNetwork(nn.Module):
+    """A network with a posterior; it counts its training steps, for the annealing."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    @abstractmethod
+    def sample(
+        self, frames: Frames, at: Float[Tensor, "B M"], generator: Generator | None
+    ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
+        """Answer from a draw of the posterior; and the divergence of each sample's posterior from the prior."""
+
+    def forward(self, frames: Frames, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M *S"]:
+        """Answer from the posterior means."""
+        return self.sample(frames, at, None)[0]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VariationalBaseline(SequenceBaseline):
+    """A sequence model trained by the evidence lower bound."""
+
+    observation_noise: float = setting(0.1, "sd σ of the Gaussian likelihood, in units of the values' sd", low=1e-6)
+    anneal: float = setting(0.2, "fraction of the steps over which the weight of the KL term rises to 1", low=0, high=1)
+
+    def _error(self, shown: Frames, at: Tensor, target: Tensor, observed: Tensor, generator: Generator) -> Tensor:
+        network = self.network_
+        assert isinstance(network, VariationalNetwork)
+        answers, divergence = network.sample(shown, at, generator)
+        rise = self.anneal * self.steps
+        weight = min(1.0, float(network.seen) / rise) if rise > 0 else 1.0
+        network.seen += 1
+        scale = 2 * self.observation_noise**2 / observed.sum().clamp_min(1)
+        return data_term(answers, target, observed, 2.0) + weight * scale * divergence.sum()
