@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cstformer.baselines.base import Baseline
 from cstformer.baselines.bert import BertTransformer
+from cstformer.baselines.fourier_operators import FNO2D, FNO3D
 from cstformer.baselines.interpolation import (
     CopyNearest,
     CubicSpline,
@@ -11,6 +12,10 @@ from cstformer.baselines.interpolation import (
     LinearInterpolation,
     Mean,
 )
+from cstformer.baselines.latent_ode import LatentODE
+from cstformer.baselines.lfads import LFADS
+from cstformer.baselines.recurrent import LSTM, ConvGRU, ConvLSTM
+from cstformer.baselines.vision_transformers import ViT3D, ViViT
 
 BASELINES: dict[str, type[Baseline]] = {
     "mean": Mean,
@@ -19,16 +24,34 @@ BASELINES: dict[str, type[Baseline]] = {
     "cubic": CubicSpline,
     "gp": GaussianProcess,
     "transformer": BertTransformer,
+    "latent-ode": LatentODE,
+    "lfads": LFADS,
+    "vit3d": ViT3D,
+    "vivit": ViViT,
+    "fno2d": FNO2D,
+    "fno3d": FNO3D,
+    "lstm": LSTM,
+    "convlstm": ConvLSTM,
+    "convgru": ConvGRU,
 }
 """All rivals by name."""
 
 __all__ = [
     "BASELINES",
+    "FNO2D",
+    "FNO3D",
+    "LFADS",
+    "LSTM",
     "Baseline",
     "BertTransformer",
+    "ConvGRU",
+    "ConvLSTM",
     "CopyNearest",
     "CubicSpline",
     "GaussianProcess",
+    "LatentODE",
     "LinearInterpolation",
     "Mean",
+    "ViT3D",
+    "ViViT",
 ]
