@@ -59,15 +59,28 @@ def _softmax_parts(q: Series, k: Series, mask: Tensor) -> tuple[Series, Series]:
     """Unnormalised softmax weights (J, B, h, m, n) and their sums (J, B, h, m, 1)."""
     scale = 1 / math.sqrt(q.coefs.shape[-1])
     logits = q.map(lambda c: c * scale) @ k.map(lambda c: c.transpose(-1, -2))
-    value = logits.value.masked_fill(~mask, -math.inf)
+    value = logits.value.masked_fill(~mask, -math.inf).unsqueeze(0)
+    return _exponentials(_joined(value, logits))
+
+
+def _exponentials(logits: Series) -> tuple[Series, Series]:
+    """Exponentials over the last axis and their sums; keys that do not exist have the logit −inf."""
     # A shift by a constant leaves the softmax unchanged; rows without any key become zeros, not NaN.
-    top = value.detach().amax(-1, keepdim=True).clamp_min(torch.finfo(value.dtype).min / 2)
-    value = (value - top).unsqueeze(0)
-    if logits.order:
-        value = torch.cat([value, logits.coefs[1:]])
-    weights = series.exp(Series(value, logits.order, logits.directions))
-    nobody = (~mask.any(-1, keepdim=True)).to(value)
-    return weights, series.shift(weights.map(lambda c: c.sum(-1, keepdim=True)), nobody)
+    top = logits.value.detach().amax(-1, keepdim=True)
+    nobody = top.isneginf()
+    weights = series.exp(_joined(logits.at(0) - top.masked_fill(nobody, 0), logits))
+    return weights, series.shift(weights.map(lambda c: c.sum(-1, keepdim=True)), nobody.to(top))
+
+
+def softmax(logits: Series) -> Series:
+    """Softmax over the last axis; keys that do not exist have the logit −inf.
+
+    >>> softmax(constant(torch.tensor([0.0, 0.0, -math.inf]))).value.tolist()
+    [0.5, 0.5, 0.0]
+    """
+    if logits.order == 0:
+        return logits.map(lambda c: c.softmax(-1))
+    return series.divide(*_exponentials(logits))
 
 
 def _nystrom_factors(
@@ -83,8 +96,12 @@ def _nystrom_factors(
 
 
 def _normalised(q: Series, k: Series, mask: Tensor) -> Series:
-    weights, total = _softmax_parts(q, k, mask[:, None, None, :])
-    return series.divide(weights, total)
+    return series.divide(*_softmax_parts(q, k, mask[:, None, None, :]))
+
+
+def _joined(value: Tensor, rest: Series) -> Series:
+    """The series with another value (1, ...)."""
+    return Series(torch.cat([value, rest.coefs[1:]]) if rest.order else value, rest.order, rest.directions)
 
 
 def _landmark_means(mask: Tensor, landmarks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

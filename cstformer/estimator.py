@@ -50,7 +50,8 @@ TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: 
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
-COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a run from which compiling it pays
+COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a training run from which compiling it pays
+COMPILE_ANSWERS_FROM = 1e9  # the same when predicting, which needs fewer kernels
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,10 @@ class CST(Settings, BaseEstimator):
     ) -> TrainingReport:
         """Train the network with this μ."""
         validation = self._validation(mu, data[held_out], run, min(0.5, self.hide))
-        with series.compiled_kernels(self._compiles(validation.objective, run, data.points.coords.shape[1])):
+        terms, tokens = validation.objective.plan, self.dummies
+        if self.pattern == "joint":
+            tokens += data.points.coords.shape[1]
+        with series.compiled_kernels(self._compiles(terms, run.steps * run.batch * tokens, COMPILE_FROM)):
             return train(
                 self.network_,
                 lambda index, generator: validation.objective.loss(data[training[index]], generator),
@@ -198,16 +202,14 @@ class CST(Settings, BaseEstimator):
         patterns = max(1, min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * n)))
         return Validation(objective, held_out, self.seed, patterns, hide)
 
-    def _compiles(self, objective: SobolevObjective, run: Settings, n: int) -> bool:
+    def _compiles(self, terms: DerivativePlan, tokens: int, threshold: float) -> bool:
         """Whether compiling pays: decided by sizes, not by the clock, so that every run decides alike."""
         if self.compile != "auto":
             return self.compile == "always"
-        if objective.plan.order == 0 or not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        if terms.order == 0 or not any(map(shutil.which, ("g++", "clang++", "c++"))):
             return False
-        tokens = self.dummies + (n if self.pattern == "joint" else 0)
-        coefficients = 1 + objective.plan.order * len(objective.plan.directions)
-        numbers = run.steps * run.batch * tokens * coefficients * self.feedforward * self.layers
-        return bool(numbers > COMPILE_FROM)
+        coefficients = 1 + terms.order * len(terms.directions)
+        return tokens * coefficients * self.feedforward * self.layers > threshold
 
     def _choose_mu(self, data: Batch, training: Tensor, held_out: Tensor, run: Settings) -> float:
         """μ as set, from the data, or by short trainings judged at held-out real points."""
@@ -313,9 +315,11 @@ class CST(Settings, BaseEstimator):
         wanted: list[MultiIndex] = [check_multi_index(i, network.architecture.d) for i in indices]
         context, queries = self._inputs(context, at)
         terms = plan(network.architecture.d, wanted)
-        parts = [
-            [terms.partial(y, q).cpu().double().numpy() for q in wanted] for y in self._stream(context, queries, terms)
-        ]
+        with series.compiled_kernels(self._compiles(terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)):
+            parts = [
+                [terms.partial(y, q).cpu().double().numpy() for q in wanted]
+                for y in self._stream(context, queries, terms)
+            ]
         shape = (*queries.shape[:2], network.architecture.c)
         out = []
         for k, q in enumerate(wanted):

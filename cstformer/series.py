@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -269,8 +270,12 @@ def compiled_kernels(on: bool = True) -> Iterator[None]:
 
 
 @functools.cache
-def _compiled(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(kernel, dynamic=True)
+
+
+def _chosen(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return _compiled(kernel) if _compiling.get() else kernel
 
 
 def _apply_kernel(kernel: Callable[..., Tensor], order: int, directions: int, *coefs: Tensor) -> Tensor:
@@ -308,10 +313,18 @@ class _Gelu(torch.autograd.Function):
         return _apply_kernel(_gelu_gradient, *ctx.shape, coefs, gradient), None, None
 
 
+def _exp_value(order: int, directions: int, x: Tensor) -> Tensor:
+    return plain_exp(Series(x, order, directions)).coefs
+
+
+def _exp_gradient(order: int, directions: int, out: Tensor, gradient: Tensor) -> Tensor:
+    return adjoint_product(Series(gradient, order, directions), Series(out, order, directions)).coefs
+
+
 class _Exp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, order: int, directions: int) -> Tensor:
-        out = plain_exp(Series(coefs, order, directions)).coefs
+        out = _apply_kernel(_exp_value, order, directions, coefs)
         ctx.save_for_backward(out)
         ctx.shape = order, directions
         return out
@@ -319,7 +332,7 @@ class _Exp(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (out,) = ctx.saved_tensors
-        return adjoint_product(Series(gradient, *ctx.shape), Series(out, *ctx.shape)).coefs, None, None
+        return _apply_kernel(_exp_gradient, *ctx.shape, out, gradient), None, None
 
 
 class _Linear(torch.autograd.Function):
@@ -341,27 +354,48 @@ class _Linear(torch.autograd.Function):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, weight: Tensor, bias: Tensor, eps: float, order: int, directions: int) -> Tensor:
-        centred, scale = _standardise(Series(coefs, order, directions), eps)
-        ctx.save_for_backward(centred.coefs, scale.coefs, weight)
+        rows = coefs.flatten(1, -2)
+        if not any(ctx.needs_input_grad):  # nothing to keep for later
+            return _chosen(_norm_alone)(order, directions, eps, rows, weight, bias).view_as(coefs)
+        out, centred, scale = _chosen(_norm_value)(order, directions, eps, rows, weight, bias)
+        ctx.save_for_backward(centred, scale, weight)
         ctx.shape = order, directions
-        out = (centred * scale).coefs * weight
-        out[0] += bias
-        return out
+        return out.view_as(coefs)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         centred, scale, weight = ctx.saved_tensors
-        c, r = Series(centred, *ctx.shape), Series(scale, *ctx.shape)
-        normal = (c * r).coefs
-        for_weight = (gradient * normal).flatten(0, -2).sum(0)
-        g = Series(gradient * weight, *ctx.shape)
-        # y = c·r, r = (v + ε)^{-1/2}, v = mean(c²): r′ = −½ r³.
-        for_scale = adjoint_product(g, c).map(lambda a: a.sum(-1, keepdim=True))
-        for_variance = adjoint_product(for_scale, (r * r * r).map(lambda a: -0.5 * a))
-        through_variance = adjoint_product(for_variance, c).map(lambda a: a * (2 / centred.shape[-1]))
-        total = adjoint_product(g, r).coefs + through_variance.coefs
-        total = total - total.mean(-1, keepdim=True)
-        return total, for_weight, gradient[0].flatten(0, -2).sum(0), None, None, None
+        total, normal = _chosen(_norm_gradient)(*ctx.shape, gradient.flatten(1, -2), centred, scale, weight)
+        for_weight = torch.einsum("jrw,jrw->w", gradient.flatten(1, -2), normal)
+        return total.view_as(gradient), for_weight, gradient[0].flatten(0, -2).sum(0), None, None, None
+
+
+def _norm_value(
+    order: int, directions: int, eps: float, coefs: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """LayerNorm of (J, rows, width), and what its backward needs."""
+    centred, scale = _standardise(Series(coefs, order, directions), eps)
+    normal = centred * scale
+    out = torch.cat([normal.at(0) * weight + bias, normal.coefs[1:] * weight])
+    return out, centred.coefs, scale.coefs
+
+
+def _norm_alone(order: int, directions: int, eps: float, coefs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _norm_value(order, directions, eps, coefs, weight, bias)[0]
+
+
+def _norm_gradient(
+    order: int, directions: int, gradient: Tensor, centred: Tensor, scale: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradient for the input of LayerNorm, and the standardised series, which the gradient of its weight needs."""
+    c, r = Series(centred, order, directions), Series(scale, order, directions)
+    g = Series(gradient * weight, order, directions)
+    # y = c·r, r = (v + ε)^{-1/2}, v = mean(c²): r′ = −½ r³.
+    for_scale = adjoint_product(g, c).map(lambda a: a.sum(-1, keepdim=True))
+    for_variance = adjoint_product(for_scale, (r * r * r).map(lambda a: -0.5 * a))
+    through_variance = adjoint_product(for_variance, c).map(lambda a: a * (2 / centred.shape[-1]))
+    total = adjoint_product(g, r).coefs + through_variance.coefs
+    return total - total.mean(-1, keepdim=True), (c * r).coefs
 
 
 def _standardise(x: Series, eps: float) -> tuple[Series, Series]:

@@ -9,6 +9,7 @@ Context tokens are the observed points, query tokens the coordinates somebody as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cstformer import series
-from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map
+from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map, softmax
 from cstformer.encoding import FourierEncoding, LinearEncoding
 from cstformer.series import Series, constant
 
@@ -120,8 +121,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps: list | None):
         """Let the tokens ``x`` (J, B, m, width) read the keys; append the map to ``maps`` if there is such a list."""
-        q = self._split(self.query(x))
         k, v = keys_values
+        if not nystrom and maps is None and self._few(x, k):
+            return self._read_few(x, k.value, v.value, mask)
+        q = self._split(self.query(x))
         if nystrom:
             y = nystrom_attention(q, k, v, mask, self.a.landmarks, self.a.iterations)
         else:
@@ -131,6 +134,24 @@ class Attention(nn.Module):
                 nystrom_map(q, k, mask, self.a.landmarks, self.a.iterations) if nystrom else exact_map(q, k, mask)
             )
         return self.out(y.map(lambda c: c.transpose(2, 3).flatten(3)))  # (J, B, m, width)
+
+    def _few(self, x: Series, k: Series) -> bool:
+        """Whether many queries read few constant keys, so that projecting the keys is cheaper than the queries."""
+        n = k.coefs.shape[-2]
+        return k.order == 0 and self.a.heads * n <= self.a.width and x.coefs.shape[2] >= 8 * n
+
+    def _read_few(self, x: Series, k: Tensor, v: Tensor, mask: Tensor) -> Series:
+        """The same attention with the query and output projections taken into the keys and values, (B, h, n, f)."""
+        f, some = k.shape[-1], mask.any(-1)
+        query = self.query.weight.unflatten(0, (-1, f)) / math.sqrt(f)  # (h, f, width)
+        project = torch.einsum("bhnf,hfw->bwhn", k, query).flatten(2)
+        bias = torch.einsum("bhnf,hf->bhn", k, self.query.bias.unflatten(0, (-1, f)) / math.sqrt(f))
+        # A sample without any key reads zeros: let it read something, then forget it.
+        bias = bias.masked_fill(~(mask | ~some[:, None])[:, None], -math.inf).flatten(1)[:, None]
+        answer = torch.einsum("bhnf,whf->bhnw", v * some[:, None, None, None], self.out.weight.unflatten(1, (-1, f)))
+        scores = _affine(x, project, bias).map(lambda c: c.unflatten(-1, (self.a.heads, -1)))  # (J, B, m, h, n)
+        weights = softmax(scores).map(lambda c: c.flatten(-2))
+        return _affine(weights, answer.flatten(1, 2), self.out.bias)
 
     def _split(self, x: Series) -> Series:
         return x.map(lambda c: c.unflatten(-1, (self.a.heads, -1)).transpose(2, 3))  # (J, B, h, n, f)
@@ -158,6 +179,15 @@ class Block(nn.Module):
             return x + self.dropout(self.narrow(series.gelu(self.widen(self.norm2(x)))))
         x = self.norm1(x + self.dropout(self.attention(x, keys_values, mask, nystrom, maps)))
         return self.norm2(x + self.dropout(self.narrow(series.gelu(self.widen(x)))))
+
+
+def _affine(x: Series, weight: Tensor, bias: Tensor) -> Series:
+    """Compute x W + b with a matrix (B, in, out) for each sample; the bias belongs to the value alone."""
+    if x.order == 0:
+        return constant(torch.baddbmm(bias, x.value, weight))
+    out = x.coefs @ weight
+    out[0] += bias
+    return Series(out, x.order, x.directions)
 
 
 class ContinuousTransformer(nn.Module):

@@ -1,6 +1,8 @@
 """Every rule of the series arithmetic against nested autograd, and against closed forms."""
 
+import functools
 import math
+import shutil
 
 import pytest
 import torch
@@ -270,3 +272,37 @@ def test_gradients_of_weights_of_fused_steps():
     assert torch.autograd.gradcheck(linear, (x, weight, bias))
     assert torch.autograd.gradcheck(norm, (x, gain, offset))
     assert torch.autograd.gradcheck(lambda c: series.gelu(Series(c, 2, 2)).coefs, x)
+
+
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="torch.compile needs a C++ compiler"
+)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=[needs_compiler, pytest.mark.long])])
+@pytest.mark.filterwarnings("ignore")  # the compiler's own notices
+def test_compiled_kernels_are_the_same_functions(backend, monkeypatch):
+    """GELU, exp and LayerNorm compiled into single loops, forward and backward, in two sizes."""
+    compiled = functools.cache(functools.partial(torch.compile, dynamic=True, backend=backend))
+    monkeypatch.setattr(series, "_compiled", compiled)
+    weight, bias = normal(7, seed=1).requires_grad_(), normal(7, seed=2).requires_grad_()
+    for rows in (3, 50):
+        coefs = normal(5, rows, 7, seed=rows).requires_grad_()  # order 2 in two directions
+        x = Series(coefs, 2, 2)
+
+        def results(x=x, coefs=coefs) -> list[torch.Tensor]:
+            outs = [
+                series.gelu(x).coefs,
+                series.exp(x).coefs,
+                series.layer_norm(x, weight, bias, 1e-5).coefs,
+            ]
+            loss = sum((y * normal(*y.shape, seed=9)).sum() for y in outs)
+            with torch.no_grad():
+                outs.append(series.layer_norm(x, weight, bias, 1e-5).coefs)
+            return [*outs, *torch.autograd.grad(loss, [coefs, weight, bias])]
+
+        plain = results()
+        with series.compiled_kernels():
+            fast = results()
+        for a, b in zip(fast, plain, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

@@ -20,7 +20,7 @@ from cstformer import series
 from cstformer.derivatives import plan, up_to
 from cstformer.interpolation import STARTS
 from cstformer.series import constant
-from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
+from cstformer.transformer import Architecture, Attention, Context, ContinuousTransformer, parameter_count
 
 PATTERNS, ATTENTIONS, ENCODINGS, NORMS = (
     ("context", "joint"),
@@ -326,3 +326,34 @@ def test_parameter_count_by_hand():
     block = attention + 2 * 16 + (8 * 12 + 12) + (12 * 8 + 8)
     assert parameter_count(network) == 2 * 16 + 16 + 8 + block + 16 + (16 + 2) + 4
     assert math.prod(network.skip.weight.shape) == 4
+
+
+@pytest.mark.parametrize("order", [0, 1, 3])
+def test_many_queries_of_few_points_take_a_shorter_way_to_the_same_answer(order, monkeypatch):
+    """Projections taken into the keys (`Attention._read_few`) against the plain order of products."""
+    network = tiny_network(1, width=16, heads=2)
+    context = tiny_context(1, batch=3)
+    observed = context.observed.clone()
+    observed[1, 2:] = False  # a sample with fewer points, and one with none
+    observed[2] = False
+    context = Context(context.coords, context.values, observed)
+    m = 8 * context.coords.shape[1]
+    line = series.straight_line(0.8 * uniform(3, m, 1, seed=3), torch.ones(1, 1, dtype=torch.float64), order)
+    start = start_of("cubic", context)(line)
+    taken = []
+    few = Attention._few
+
+    def answers(allowed: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        def record(self, x, k):
+            taken.append(few(self, x, k) and allowed)
+            return taken[-1]
+
+        monkeypatch.setattr(Attention, "_few", record)
+        y = network(context, line, start)[1].coefs
+        return y, torch.autograd.grad(y.square().mean(), list(network.blocks.parameters()))
+
+    (short, gradient), (plain, reference) = answers(True), answers(False)
+    assert sum(taken) == len(network.blocks)
+    assert relative_error(short, plain) < 1e-12 and plain.isfinite().all()
+    for a, b in zip(gradient, reference, strict=True):
+        assert relative_error(a, b) < 1e-9 or b.abs().max() < 1e-12
