@@ -48,7 +48,9 @@ CURVE_CASES = {
     "transformer": Case(0.25, dict(steps=250, batch=16, learning_rate=5e-3)),
     # Below what its start alone reaches, the linear interpolation above.
     "cst": Case(0.2, dict(steps=200, order=0, start="linear", learning_rate=5e-3)),
-    "lstm": Case(0.3, dict(steps=200, learning_rate=1e-2)),
+    "transformer-linear": Case(0.4, dict(steps=150, batch=16, learning_rate=5e-3)),
+    "transformer-spline": Case(0.4, dict(steps=150, batch=16, learning_rate=5e-3)),
+    "lstm": Case(0.2, dict(steps=200, learning_rate=1e-2)),
 }
 MOVIE_CASES = {
     "mean": Case(1 + 1e-9),
@@ -56,12 +58,19 @@ MOVIE_CASES = {
     "linear": Case(0.25),
     "cubic": Case(0.1),
     "gp": Case(0.05),
-    "transformer": Case(0.6, dict(steps=60, learning_rate=1e-2, together=4)),
-    "cst": Case(0.2, dict(steps=40, order=0, start="linear", learning_rate=5e-3)),
-    "lstm": Case(0.4, dict(steps=100, learning_rate=1e-2)),
-    "convlstm": Case(0.4, dict(steps=60, learning_rate=1e-2)),
-    # Below what copying and straight lines reach.
-    "convgru": Case(0.25, dict(steps=20, learning_rate=1e-2)),
+    "transformer": Case(0.35, dict(steps=150, batch=16, learning_rate=1e-2)),
+    "transformer-linear": Case(0.4, dict(steps=150, batch=16, learning_rate=1e-2)),
+    "transformer-spline": Case(0.4, dict(steps=150, batch=16, learning_rate=1e-2)),
+    "cst": Case(0.3, dict(steps=40, order=0, start="linear", learning_rate=5e-3)),
+    "lstm": Case(0.2, dict(steps=200, learning_rate=1e-2)),
+    "convlstm": Case(0.4, dict(steps=60, learning_rate=2e-2)),
+    "convgru": Case(0.3, dict(steps=20, learning_rate=2e-2)),
+    "copy": Case(0.4),
+    "nlm": Case(0.3),
+    "lfads": Case(0.5, dict(steps=80, learning_rate=1e-2)),
+    "vit3d": Case(0.4, dict(steps=60, learning_rate=1e-2)),
+    "vivit": Case(0.4, dict(steps=60, learning_rate=1e-2)),
+    "fno3d": Case(0.3, dict(steps=40, learning_rate=1e-2)),
 }
 
 

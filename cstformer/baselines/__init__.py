@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cstformer.baselines.base import Baseline
-from cstformer.baselines.bert import BertTransformer
+from cstformer.baselines.bert import BertTransformer, TransformerLinear, TransformerSpline
+from cstformer.baselines.filters import CopyInput, MedianFilter, NonLocalMeans, SwitchingMedian
 from cstformer.baselines.fourier_operators import FNO2D, FNO3D
 from cstformer.baselines.interpolation import (
     CopyNearest,
@@ -24,6 +25,8 @@ BASELINES: dict[str, type[Baseline]] = {
     "cubic": CubicSpline,
     "gp": GaussianProcess,
     "transformer": BertTransformer,
+    "transformer-linear": TransformerLinear,
+    "transformer-spline": TransformerSpline,
     "latent-ode": LatentODE,
     "lfads": LFADS,
     "vit3d": ViT3D,
@@ -33,6 +36,10 @@ BASELINES: dict[str, type[Baseline]] = {
     "lstm": LSTM,
     "convlstm": ConvLSTM,
     "convgru": ConvGRU,
+    "copy": CopyInput,
+    "median": MedianFilter,
+    "switching-median": SwitchingMedian,
+    "nlm": NonLocalMeans,
 }
 """All rivals by name."""
 
@@ -46,12 +53,18 @@ __all__ = [
     "BertTransformer",
     "ConvGRU",
     "ConvLSTM",
+    "CopyInput",
     "CopyNearest",
     "CubicSpline",
     "GaussianProcess",
     "LatentODE",
     "LinearInterpolation",
     "Mean",
+    "MedianFilter",
+    "NonLocalMeans",
+    "SwitchingMedian",
+    "TransformerLinear",
+    "TransformerSpline",
     "ViT3D",
     "ViViT",
 ]

@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from cstformer import series
 from cstformer.baselines.base import TOKENS_PER_STEP, NeuralBaseline
+from cstformer.baselines.interpolation import CubicSpline, LinearInterpolation
 from cstformer.losses import data_term
 from cstformer.objective import Batch
 from cstformer.samples import Samples
@@ -127,6 +128,38 @@ class BertTransformer(NeuralBaseline):
             answers.append(self.network_(points, series.constant(at), constant, exists=real)[1].value)
         y = torch.cat(answers).reshape(batch, -1, context.c)[:, :m]
         return self.scaling_.values(y.cpu().double().numpy())
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TransformerLinear(BertTransformer):
+    """The Transformer's output at the given points, interpolated linearly: the paper's "Linear" of Navier–Stokes."""
+
+    name: ClassVar[str] = "transformer-linear"
+    label: ClassVar[str] = "Transformer + linear"
+    curve: ClassVar[type[LinearInterpolation | CubicSpline]] = LinearInterpolation
+
+    @torch.no_grad()
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        data = self._batch(context)
+        outputs = []
+        for index in as_batches(len(data), TOKENS_PER_PASS // context.n):
+            points = data[index].points
+            no_queries = (series.constant(x[:, :0]) for x in (points.coords, points.values))
+            outputs.append(self.network_(points, *no_queries)[0])
+        values = self.scaling_.values(torch.cat(outputs).cpu().double().numpy())
+        given = Samples(context.coords, values, context.point_observed, layout=context.layout)
+        curve = self.curve()
+        curve.scaling_, curve.layout_ = self.scaling_, self.layout_
+        return curve._predict(given, queries)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TransformerSpline(TransformerLinear):
+    """The same by a cubic spline: the paper's "Spline" of Navier–Stokes."""
+
+    name: ClassVar[str] = "transformer-spline"
+    label: ClassVar[str] = "Transformer + spline"
+    curve: ClassVar[type[LinearInterpolation | CubicSpline]] = CubicSpline
 
 
 def pick_points(tokens: Bool[Tensor, "B n"], fraction: float, generator: Generator) -> Bool[Tensor, "B n"]:

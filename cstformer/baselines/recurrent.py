@@ -18,6 +18,7 @@ from cstformer.baselines.sequences import Forecaster, Frames, Reconstructor, Seq
 from cstformer.errors import CSTError
 from cstformer.settings import setting
 
+TENTHS = 10.0  # times are fed in tenths of the domain: a gap between frames is then about as large as a value
 LATENT_GRID = 8  # a picture of hidden units is averaged on so many rows and columns for `latent`
 
 
@@ -69,12 +70,16 @@ class LSTMNetwork(Forecaster):
         self.shape, self.window, self.mask, self.skip = shape, window, mask, skip
         numbers = int(torch.Size(shape).numel())
         self.lstm = nn.LSTM(numbers * (1 + mask) + 1, hidden, batch_first=True)
+        # Thousands of pixels that move together would saturate every gate, at the start and at each step of AdamW:
+        # frames are divided by the root of their size, and the weights begin accordingly larger.
+        self.scale = numbers**-0.5
+        nn.init.uniform_(self.lstm.get_parameter("weight_ih_l0").data[:, :-1], -1, 1)
         self.back = _started_at_zero(nn.Linear(hidden, numbers), skip)
 
     def _state(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N hidden"]:
-        parts = [past.values.flatten(2), ahead[..., None]]
-        parts += [past.observed.flatten(2).to(past.values)] if self.mask else []
-        return self.lstm(torch.cat(parts, -1))[0][:, -1]
+        parts = [past.values.flatten(2)] + ([past.observed.flatten(2).to(past.values)] if self.mask else [])
+        frames = self.scale * torch.cat(parts, -1)
+        return self.lstm(torch.cat([frames, TENTHS * ahead[..., None]], -1))[0][:, -1]
 
     def forecast(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N ..."]:
         """From the state after the last frame of the window."""
@@ -98,7 +103,7 @@ class ConvLSTMNetwork(Forecaster):
 
     def _read(self, past: Frames, ahead: Float[Tensor, "N window"]) -> tuple[tuple[Tensor, Tensor], ...]:
         first = second = None
-        for x in past.channels(self.mask, ahead).movedim(-1, 2).unbind(1):
+        for x in past.channels(self.mask, TENTHS * ahead).movedim(-1, 2).unbind(1):
             first = self.cells[0](x, first)
             second = self.cells[1](first[0], second)
         assert first is not None and second is not None
@@ -135,7 +140,7 @@ class ConvGRUNetwork(Reconstructor):
         """Each frame from itself and all before it; the time since the frame before is an input."""
         states: list[Tensor | None] = [None] * 4
         out = []
-        for x in frames.channels(self.mask, frames.gaps).movedim(-1, 2).unbind(1):
+        for x in frames.channels(self.mask, TENTHS * frames.gaps).movedim(-1, 2).unbind(1):
             for i, cell in enumerate(self.cells):
                 states[i] = x = cell(x, states[i])
             out.append(self.back(x))

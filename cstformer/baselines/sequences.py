@@ -282,29 +282,8 @@ class SequenceBaseline(NeuralBaseline):
         with torch.no_grad():
             for index in self._passes(len(data), context.n):
                 frames = self._frames(data[index])
-                rows.append(self._answer(frames, at[index.to(at.device)]).cpu())
+                rows.append(answer(self.network_, frames, at[index.to(at.device)], self.layout_, self._pixels()).cpu())
         return self.scaling_.values(torch.cat(rows).double().numpy())
-
-    def _answer(self, frames: Frames, x: Float[Tensor, "B m d"]) -> Float[Tensor, "B m c"]:
-        """Ask the network for each distinct time once, and cut the patches out of its pictures."""
-        times, which = distinct(x[..., 0])
-        size = max(1, NUMBERS_PER_PASS // (len(frames) * frames.values[0].numel()))
-        out: Tensor | None = None
-        for first in range(0, times.shape[1], size):
-            answer = self.network_(frames, times[:, first : first + size])  # (B, size, *S)
-            row, column = ((which >= first) & (which < first + size)).nonzero(as_tuple=True)
-            number = which[row, column] - first
-            if self.layout_ is None:
-                y = answer[row, number]
-            else:
-                low, span = (torch.as_tensor(a).to(x) for a in self._pixels())
-                half = (torch.tensor(self.layout_.patch).to(x) - 1) / 2
-                corner = low + span * x[row, column, 1:] - half
-                y = cut(answer.flatten(0, 1), row * answer.shape[1] + number, corner, self.layout_.patch)
-            out = y.new_empty(*x.shape[:2], y.shape[-1]) if out is None else out
-            out[row, column] = y
-        assert out is not None
-        return out
 
     def _frames(self, batch: Batch) -> Frames:
         return to_frames(batch.points, self.layout_, self._pixels())
@@ -330,6 +309,33 @@ class SequenceBaseline(NeuralBaseline):
                 f"{type(self).__name__} needs curves (d = 1) or the patch tokens of a movie "
                 f"(patches.frames_to_samples), got samples with {samples.d} coordinate axes and no layout"
             )
+
+
+def answer(
+    network: Callable[[Frames, Tensor], Tensor],
+    frames: Frames,
+    x: Float[Tensor, "B m d"],
+    layout: PatchLayout | None,
+    pixels: Pixels,
+) -> Float[Tensor, "B m c"]:
+    """Ask the network for each distinct time once, and cut the patches out of its pictures."""
+    times, which = distinct(x[..., 0])
+    size = max(1, NUMBERS_PER_PASS // (len(frames) * frames.values[0].numel()))
+    out: Tensor | None = None
+    for first in range(0, times.shape[1], size):
+        y = network(frames, times[:, first : first + size])  # (B, size, S…)
+        row, column = ((which >= first) & (which < first + size)).nonzero(as_tuple=True)
+        number = which[row, column] - first
+        if layout is None:
+            part = y[row, number]
+        else:
+            low, span = (torch.as_tensor(a).to(x) for a in pixels)
+            corner = low + span * x[row, column, 1:] - (torch.tensor(layout.patch).to(x) - 1) / 2
+            part = cut(y.flatten(0, 1), row * y.shape[1] + number, corner, layout.patch)
+        out = part.new_empty(*x.shape[:2], part.shape[-1]) if out is None else out
+        out[row, column] = part
+    assert out is not None
+    return out
 
 
 def distinct(times: Float[Tensor, "B m"]) -> tuple[Float[Tensor, "B M"], Int[Tensor, "B m"]]:
