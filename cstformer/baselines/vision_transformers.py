@@ -254,6 +254,11 @@ class ViViT(_VideoTransformer):
 
     name: ClassVar[str] = "vivit"
     label: ClassVar[str] = "ViViT"
+    # The feed-forward width is the one that fits the paper's count best, with a pooled decoder.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        **_VideoTransformer.presets,
+        "paper": _VideoTransformer.presets["paper"] | {"feedforward": 768},
+    }
 
     temporal_layers: int = setting(4, "transformer blocks of the temporal encoder", low=1)
 
