@@ -461,7 +461,7 @@ def _add_run(commands) -> None:
     parser.add_argument("--preset", default="default", help="smoke (seconds), default (two cores, an hour) or paper")
     parser.add_argument("--out", metavar="DIR", help="where results go (default runs/EXPERIMENT-PRESET)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--models", help="only these rows, names with commas; `all` for every one")
+    parser.add_argument("--models", help="only these rows or rivals, with commas; `all`: every rival that applies")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
@@ -474,7 +474,7 @@ def _run(args: argparse.Namespace) -> int:
         raise unknown("experiment", args.experiment, EXPERIMENTS)
     module = importlib.import_module(f"cstformer.experiments.{args.experiment.replace('-', '_')}")
     out = Path(args.out or f"runs/{args.experiment}-{args.preset}")
-    models = None if args.models in (None, "all") else args.models.split(",")
+    models = None if args.models is None else args.models.split(",")
     run_experiment(module.EXPERIMENT, args.preset, out, args.seed, models, quiet=args.quiet)
     return 0
 

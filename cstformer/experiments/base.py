@@ -61,7 +61,15 @@ class Experiment(ABC):
 
     @abstractmethod
     def cells(self, config: Any) -> list[Cell]:
-        """All cells, in the order of the table."""
+        """All cells of a plain run, in the order of the table."""
+
+    def all_cells(self, config: Any) -> list[Cell]:
+        """All cells there are, for ``--models all`` and for rows asked for by name."""
+        return self.cells(config)
+
+    def row_name(self, name: str) -> str:
+        """Name in the table of what the command line may call otherwise, e.g. by its key in the registry."""
+        return name
 
     @abstractmethod
     def compute(self, cell: Cell, config: Any, seed: int, folder: Path, progress: bool) -> CellResult:
@@ -85,7 +93,7 @@ def run_experiment(
     if preset not in experiment.presets:
         raise unknown("preset", preset, experiment.presets)
     config = experiment.presets[preset]
-    cells = _chosen(experiment.cells(config), models)
+    cells = _chosen(experiment, config, models)
     _claim(
         out,
         {"experiment": experiment.name, "preset": preset, "seed": seed, "config": _jsonable(asdict(config))},
@@ -145,14 +153,18 @@ def machine() -> str:
     return f"{model}, {cores} cores, {platform.system()}"
 
 
-def _chosen(cells: list[Cell], models: Sequence[str] | None) -> list[Cell]:
+def _chosen(experiment: Experiment, config: Any, models: Sequence[str] | None) -> list[Cell]:
     if models is None:
+        return experiment.cells(config)
+    cells = experiment.all_cells(config)
+    if list(models) == ["all"]:
         return cells
+    names = [experiment.row_name(name) for name in models]
     known = {cell.model for cell in cells}
-    for name in models:
+    for name in names:
         if name not in known:
             raise unknown("model", name, known)
-    return [cell for cell in cells if cell.model in models]
+    return [cell for cell in cells if cell.model in names]
 
 
 def _claim(out: Path, identity: dict[str, Any]) -> None:

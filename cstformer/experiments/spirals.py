@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from cstformer.baselines import BASELINES
+from cstformer.baselines.base import NeuralBaseline
+from cstformer.baselines.search import search_learning_rate
 from cstformer.datasets.spirals import Spirals, irregular_indices, make_spirals, regular_indices, split
 from cstformer.errors import CSTWarning
 from cstformer.estimator import CST
@@ -33,6 +36,8 @@ FINE = 1000  # coordinates on which curves are drawn and their roughness is meas
 FLOOR = "noise-free curve (floor)"
 BERT, BERT_AUGMENTED = "Transformer (BERT)", "Transformer (BERT + augmentation)"
 CST_DEFAULT, CST_PAPER = "CST", "CST (paper preset)"
+# Rivals of the paper's other experiments that can read curves, by their keys in the registry.
+RIVALS = ("lstm", "latent-ode", "lfads")
 INTERPOLATION = {"linear": "linear", "cubic": "cubic", "GP": "gp", "mean": "mean", "copy nearest": "nearest"}
 # Each ablation changes one idea of the default model.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -67,6 +72,7 @@ class Config:
     """Changes to the paper preset of the Transformer."""
 
 
+_RIVAL_KEYS = {cls.label: key for key, cls in BASELINES.items()}
 _TINY = {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "steps": 20, "batch": 8}
 
 
@@ -90,13 +96,27 @@ class SpiralsExperiment(Experiment):
     }
 
     def cells(self, config: Config) -> list[Cell]:
-        """CST first, then rivals and simple rows, then ablations."""
+        """CST first, then rivals and simple rows, then ablations; further rivals where there are ablations."""
+        return self._cells(config, RIVALS)
+
+    def all_cells(self, config: Config) -> list[Cell]:
+        """The same with every rival in the registry that can read curves."""
+        rows = {*INTERPOLATION.values(), "transformer"}  # these have a row already
+        return self._cells(config, [k for k, cls in BASELINES.items() if k not in rows and not cls.frames_only])
+
+    def row_name(self, name: str) -> str:
+        """Registry keys stand for their rows."""
+        rows = {"cst": CST_DEFAULT, "transformer": BERT} | {key: row for row, key in INTERPOLATION.items()}
+        return rows.get(name, BASELINES[name].label if name in BASELINES else name)
+
+    def _cells(self, config: Config, rivals: Sequence[str]) -> list[Cell]:
         rows = []
         for condition in config.conditions:
             names = [CST_DEFAULT]
             names += [CST_PAPER, BERT] if condition in config.paper_sized else []
             # The paper's control, the augmented Transformer, belongs to the clean comparison.
             names += [BERT_AUGMENTED] if condition == CLEAN and config.ablate else []
+            names += [BASELINES[key].label for key in rivals] if condition in config.ablate else []
             names += [*INTERPOLATION, FLOOR]
             names += ABLATIONS if condition in config.ablate else []
             rows += [Cell(name, condition, PAPER_ERROR.get((name, condition))) for name in names]
@@ -108,11 +128,15 @@ class SpiralsExperiment(Experiment):
         if cell.model == FLOOR:
             return CellResult({"grid": data.clean, "fine": data.clean_fine}, 0, 0.0, {})
         model = _model(cell.model, config, seed)
+        facts: dict[str, Any] = {}
+        if cell.model in _RIVAL_KEYS and isinstance(model, NeuralBaseline):
+            model, search = search_learning_rate(model, data.train)
+            facts["search"] = search.record()
         started = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CSTWarning)  # that a cap was reached is said in the notes
             model.fit(data.train, state=folder / "training.safetensors", progress=progress)
-        facts: dict[str, Any] = {"fit_seconds": time.monotonic() - started}
+        facts["fit_seconds"] = time.monotonic() - started
         report = getattr(model, "report_", None)
         if report is not None:
             model.save(folder / "model")
@@ -211,6 +235,9 @@ def _model(name: str, config: Config, seed: int) -> Any:
         return BASELINES["transformer"].preset("paper", **changes)
     if name in INTERPOLATION:
         return BASELINES[INTERPOLATION[name]]()
+    if name in _RIVAL_KEYS:
+        preset = "smoke" if config.cst == _TINY else "default"
+        return BASELINES[_RIVAL_KEYS[name]].preset(preset, seed=seed, max_minutes=config.minutes)
     return CST(**{"seed": seed, **config.cst, **ABLATIONS.get(name, {})})
 
 
@@ -239,6 +266,10 @@ def _notes(errors: dict[tuple[str, str], np.ndarray], results: dict[Cell, CellRe
         if {(CST_DEFAULT, condition), (FLOOR, condition)} <= set(errors):
             ratio = errors[CST_DEFAULT, condition].mean() / errors[FLOOR, condition].mean()
             notes.append(f"{condition}: CST's error is {ratio:.3f} × the floor set by the file's own noise.")
+    searches = {c.model: f"{r.facts['search']['seconds']:.0f} s" for c, r in results.items() if "search" in r.facts}
+    if searches:
+        cost = ", ".join(f"{model} {seconds}" for model, seconds in searches.items())
+        notes.append(f"The learning rates of these were chosen by short trials, beside their training time: {cost}.")
     for cell, result in results.items():
         if result.facts.get("ended") not in (None, "finished"):
             steps, why = result.facts["steps"], result.facts["ended"]
