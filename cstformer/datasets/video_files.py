@@ -55,9 +55,10 @@ def _hickle(path: Path) -> list[Found]:
             "recording ends and the next begins"
         )
     with h5py.File(path, "r") as file:
-        arrays = [key for key, node in file.items() if getattr(node, "ndim", 0) == 4 and node.dtype == np.uint8]
+        nodes = [(key, node) for key, node in file.items() if isinstance(node, h5py.Dataset)]
+        arrays = [key for key, node in nodes if _is_video(node.shape, node.dtype)]
         if len(arrays) != 1:
-            raise CSTError(f"{path} must hold one uint8 array (frames, height, width, 3), found {len(arrays)}")
+            raise CSTError(f"{path} must hold one uint8 array (frames, height, width[, 3]), found {len(arrays)}")
         count = len(file[arrays[0]])
     with readable(beside, "a list of sources"), h5py.File(beside, "r") as file:
         sources = _strings(file)
@@ -72,7 +73,7 @@ def _hickle(path: Path) -> list[Found]:
 
 def _hickle_frames(path: Path, key: str, first: int, start: int, stop: int) -> Frames:
     with readable(path, "HDF5"), _needed("h5py").File(path, "r") as file:
-        yield from file[key][first + start : first + stop]
+        yield from map(_colour, file[key][first + start : first + stop])
 
 
 def _strings(file: Any) -> list[str]:
@@ -110,7 +111,7 @@ def _npz_frames(path: Path, key: str, shape: Sequence[int], start: int, stop: in
     with readable(path, ".npz"), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        if read(stream)[1] and len(shape) > 1:
+        if read(stream)[1]:
             raise CSTError(f"{path}: {key!r} is stored column by column; save np.ascontiguousarray of it")
         header, info = stream.tell(), archive.getinfo(f"{key}.npy")
         source: Any = stream

@@ -126,6 +126,14 @@ def test_prednet_files_need_their_sources(tmp_path):
         open_videos(tmp_path / "X_train.hkl")
 
 
+def test_prednet_files_hold_bytes(tmp_path):
+    write_hickle(tmp_path)
+    with h5py.File(tmp_path / "X_train.hkl", "w") as file:
+        file["data_0"] = movie().astype(float)
+    with pytest.raises(CSTError, match="must hold one uint8 array"):
+        open_videos(tmp_path / "X_train.hkl")
+
+
 def test_a_source_in_two_places_is_refused(tmp_path):
     write_hickle(tmp_path)
     with h5py.File(tmp_path / "sources_train.hkl", "w") as file:
@@ -220,6 +228,13 @@ def test_wrong_paths(tmp_path):
         open_videos(tmp_path / "a.mp4")
     with pytest.raises(CSTError, match="has no pictures"):
         open_videos(tmp_path)
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.mp4").write_bytes(b"anything")
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(CSTError, match=r"a\.mp4: reading this video needs av; pip install cstformer\[video\]"):
+        open_videos(tmp_path / "a.mp4")
 
 
 # --- Clips and the split ---
