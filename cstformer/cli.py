@@ -376,6 +376,7 @@ def _add_data(commands) -> None:
     show.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
     make = kinds.add_parser("make", help="generate a data set", description="generate a data set")
     sets = make.add_subparsers(title="data sets", required=True, metavar="SET")
+    _add_calcium(kinds, sets)
     spirals = _command(sets, "spirals", "the paper's integral-equation spirals", _make_spirals)
     spirals.add_argument("--out", required=True, metavar="FILE", help="npz, csv, parquet, nc or zarr")
     spirals.add_argument("--curves", type=int, default=500)
@@ -391,6 +392,13 @@ def _add_data(commands) -> None:
     spirals.add_argument(
         "--converged", action="store_true", help="solve to convergence instead of the published 5 + 1 updates"
     )
+
+
+def _add_calcium(kinds, sets) -> None:
+    from cstformer.datasets.calcium import commands
+
+    commands.add_preprocess(kinds, _command)
+    commands.add_make(sets, _command)
 
 
 def _show(args: argparse.Namespace) -> int:
