@@ -25,9 +25,23 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from cstformer.baselines.sequences import Frames
-from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl
+from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
 from cstformer.errors import CSTError
 from cstformer.settings import setting
+
+SPAN = 3.0  # the equation's own time over the domain: with weights of order 1 half an oscillation fits in
+
+
+class Dynamics(nn.Sequential):
+    """The right-hand side f: three linear layers."""
+
+    def __init__(self, latent: int, hidden: int):
+        layers = (nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU(), nn.Linear(hidden, latent))
+        super().__init__(*layers)
+
+    def forward(self, z: Float[Tensor, "... L"]) -> Float[Tensor, "... L"]:
+        """Rate of change of the state, per time domain."""
+        return SPAN * super().forward(z)
 
 
 def solve(
@@ -76,10 +90,8 @@ class LatentODENetwork(VariationalNetwork):
         self.shape, self.steps, self.mask = shape, steps, mask
         values = math.prod(shape)
         self.cell = nn.Linear(values * (2 if mask else 1) + 1 + encoder, encoder)
-        self.posterior_layer = nn.Linear(encoder, 2 * latent)
-        self.dynamics = nn.Sequential(
-            nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU(), nn.Linear(hidden, latent)
-        )
+        self.posterior_layer = posterior_layer(encoder, latent)
+        self.dynamics = Dynamics(latent, hidden)
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, values))
 
     def posterior(self, frames: Frames) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
@@ -125,6 +137,7 @@ class LatentODE(VariationalBaseline):
     latent_size: int = setting(20, "numbers in the latent state", low=1)
     encoder: int = setting(64, "hidden units of the recurrent encoder", low=1)
     hidden: int = setting(64, "hidden units of the differential equation and of the decoder", low=1)
+    hide: float = setting(0.2, "largest fraction of a sample's frames hidden per step", low=0, high=0.95)
     ode_steps: int = setting(20, "Runge-Kutta steps over the time domain", low=1)
     learning_rate: float = setting(5e-3, "peak learning rate of AdamW", low=0)
 

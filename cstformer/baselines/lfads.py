@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from cstformer.baselines.sequences import Frames, between
-from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl
+from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
 from cstformer.settings import setting
 
 INITIAL_VARIANCE = 0.1  # of the priors of g₀ and, at first, of the inferred inputs
@@ -75,9 +75,9 @@ class LFADSNetwork(VariationalNetwork):
         given = values * (2 if mask else 1) + 1
         self.initial_encoder = BidirectionalGRU(given, s.initial_encoder)
         self.controller_encoder = BidirectionalGRU(given, s.controller_encoder)
-        self.initial_posterior = nn.Linear(2 * s.initial_encoder, 2 * s.generator)
+        self.initial_posterior = posterior_layer(2 * s.initial_encoder, s.generator)
         self.controller = nn.GRUCell(2 * s.controller_encoder + s.factors, s.controller)
-        self.input_posterior = nn.Linear(s.controller, 2 * s.inputs)
+        self.input_posterior = posterior_layer(s.controller, s.inputs)
         self.generator = nn.GRUCell(s.inputs + 1, s.generator)
         self.factors = nn.Linear(s.generator, s.factors, bias=False)
         self.read_out = nn.Linear(s.factors, values)
@@ -166,6 +166,7 @@ class LFADS(VariationalBaseline):
     generator: int = setting(64, "units of the generator", low=1)
     factors: int = setting(40, "factors that all frames are made of", low=1)
     inputs: int = setting(1, "inferred inputs at each time", low=1)
+    hide: float = setting(0.2, "largest fraction of a sample's frames hidden per step", low=0, high=0.95)
     between: str = setting("linear", "how frames between the given ones are made", ("linear", "cubic"))
     learning_rate: float = setting(5e-3, "peak learning rate of AdamW", low=0)
 

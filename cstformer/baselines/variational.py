@@ -43,6 +43,18 @@ def draw(mean: Tensor, log_variance: Tensor, generator: Generator | None) -> Ten
     return mean + (0.5 * log_variance).exp() * noise
 
 
+def posterior_layer(inputs: int, size: int) -> nn.Linear:
+    """Layer to mean and log-variance of ``size`` numbers; at first they are narrow, so that the latent tells something.
+
+    >>> mean, log_variance = posterior_layer(3, 2)(torch.zeros(3)).chunk(2)
+    >>> log_variance.tolist()
+    [-4.0, -4.0]
+    """
+    layer = nn.Linear(inputs, 2 * size)
+    nn.init.constant_(layer.bias[size:], -4.0)
+    return layer
+
+
 class VariationalNetwork(nn.Module):
     """A network with a posterior; it counts its training steps, for the annealing."""
 

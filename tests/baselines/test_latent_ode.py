@@ -9,7 +9,7 @@ from problems import generator, normal, uniform
 from torch import nn
 
 from cstformer.baselines import LatentODE
-from cstformer.baselines.latent_ode import LatentODENetwork, solve
+from cstformer.baselines.latent_ode import SPAN, LatentODENetwork, solve
 from cstformer.baselines.sequences import Frames
 from cstformer.baselines.variational import draw, gaussian_kl
 from cstformer.samples import Samples
@@ -120,7 +120,7 @@ def test_hand_set_dynamics_rotate_the_frames():
         for p in (*net.dynamics.parameters(), *net.decoder.parameters()):
             p.zero_()
         for first, last, matrix in (
-            (net.dynamics[0], net.dynamics[4], ROTATION),
+            (net.dynamics[0], net.dynamics[4], ROTATION / SPAN),
             (net.decoder[0], net.decoder[2], eye),
         ):
             first.weight[:2], last.weight[:, :2] = eye, matrix
@@ -156,7 +156,7 @@ def test_learns_damped_oscillations_between_and_beyond_the_points():
     z0, t = rng.normal(size=(64, 2)), np.sort(rng.uniform(0, 1, (64, 7)), axis=1)
     t[:, 0], t[:, -1] = 0, 1
     u = lambda t: exact(torch.as_tensor(z0), torch.as_tensor(t)).numpy()  # noqa: E731
-    settings = dict(steps=120, learning_rate=2e-2, batch=32, encoder=32, ode_steps=6, noise=0.0, hide=0.3)
+    settings = dict(steps=120, learning_rate=2e-2, batch=32, encoder=32, ode_steps=6, noise=0.0)
     model = LatentODE.preset("smoke", **settings).fit(Samples(t, u(t)))
     at = np.linspace(0, 1, 30)
     error = np.sqrt(np.mean((model.predict(Samples(t, u(t)), at) - u(np.tile(at, (64, 1)))) ** 2))
