@@ -51,6 +51,8 @@ CURVE_CASES = {
     "transformer-linear": Case(0.4, dict(steps=150, batch=16, learning_rate=5e-3)),
     "transformer-spline": Case(0.4, dict(steps=150, batch=16, learning_rate=5e-3)),
     "lstm": Case(0.2, dict(steps=200, learning_rate=1e-2)),
+    "latent-ode": Case(0.6, dict(steps=120, learning_rate=2e-2)),
+    "lfads": Case(0.5, dict(steps=80, learning_rate=2e-2)),
 }
 MOVIE_CASES = {
     "mean": Case(1 + 1e-9),
@@ -67,7 +69,9 @@ MOVIE_CASES = {
     "convgru": Case(0.3, dict(steps=20, learning_rate=2e-2)),
     "copy": Case(0.4),
     "nlm": Case(0.3),
+    "latent-ode": Case(0.4, dict(steps=100, learning_rate=2e-2)),
     "lfads": Case(0.5, dict(steps=80, learning_rate=1e-2)),
+    "fno2d": Case(0.7, dict(steps=80, learning_rate=2e-2)),
     "vit3d": Case(0.4, dict(steps=60, learning_rate=1e-2)),
     "vivit": Case(0.4, dict(steps=60, learning_rate=1e-2)),
     "fno3d": Case(0.3, dict(steps=40, learning_rate=1e-2)),
