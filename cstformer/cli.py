@@ -399,14 +399,35 @@ def _add_calcium(kinds, sets) -> None:
 
     commands.add_preprocess(kinds, _command)
     commands.add_make(sets, _command)
+    flow = _command(
+        sets,
+        "navier-stokes",
+        "vorticity of the Navier-Stokes set of the Fourier neural operator",
+        _make_navier_stokes,
+        "An interrupted command goes on where it stopped; the numbers do not depend on the number of workers.",
+    )
+    flow.add_argument("--out", required=True, metavar="FILE", help="zarr")
+    flow.add_argument("--samples", type=int, default=5000, help="number of solutions (default 5000)")
+    flow.add_argument("--until", type=float, default=50.0, help="last time (default 50)")
+    flow.add_argument("--every", type=float, default=1.0, help="time between snapshots (default 1)")
+    flow.add_argument("--size", type=int, default=64, help="points along each axis (default 64)")
+    flow.add_argument("--amplitude", default="2021", help="of the initial field: 2021 (sd 0.262) or current (sd 0.185)")
+    flow.add_argument("--seed", type=int, default=0)
+    flow.add_argument("--workers", type=int, help="processes (default: one a core)")
+    flow.add_argument("--scheduler", metavar="ADDRESS", help="compute on this Dask cluster, e.g. tcp://10.0.0.1:8786")
+    flow.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _show(args: argparse.Namespace) -> int:
     import numpy as np
 
+    from cstformer.datasets.navier_stokes import Solutions, is_navier_stokes
     from cstformer.patches import is_movie, load_movie
     from cstformer.samples import Samples
 
+    if is_navier_stokes(args.file):
+        print(Solutions(args.file).describe())
+        return 0
     if is_movie(args.file):
         movie, times = load_movie(args.file)
         clock = "no times" if times is None else f"times {times[0]:g} to {times[-1]:g}"
@@ -450,6 +471,15 @@ def _make_spirals(args: argparse.Namespace) -> int:
     )
     samples.save(args.out)
     print(f"wrote {args.out}: {samples}")
+    return 0
+
+
+def _make_navier_stokes(args: argparse.Namespace) -> int:
+    from cstformer.datasets.navier_stokes import Law, make_navier_stokes
+
+    law = Law(args.samples, args.until, args.every, args.size, args.amplitude, args.seed)
+    made = make_navier_stokes(args.out, law, jobs=args.workers, scheduler=args.scheduler, progress=not args.quiet)
+    print(f"wrote {args.out}: {law.samples} solutions at {len(law.times)} times, {made} of them now")
     return 0
 
 

@@ -1,0 +1,413 @@
+r"""The Navier–Stokes set of the Fourier neural operator: its law, a generator that resumes, and a lazy reader.
+
+    ∂w/∂t + u·∇w = ν Δw + f,   ν = 10⁻³,   f = 0.1 (sin 2π(x + y) + cos 2π(x + y)),   on the unit torus,
+
+from the Gaussian random field w₀ = Re Σ_k σ_k z_k e^{2πi k·x}, σ_k = √2 · 7^{3/2} (4π²|k|² + 49)^{−5/4}, σ_0 = 0. Two
+amplitudes exist. In the script of 2021, older than the published file, the real and the imaginary part of z_k each have
+variance 1, and w₀ the standard deviation 0.262; in the current one they have 1/2 each, and w₀ has 0.185.
+
+`make_navier_stokes` writes `law.samples` solutions to a Zarr group, readable by xarray: ``vorticity`` (sample, time, x,
+y) and ``initial`` (sample, x, y). Solution i depends on the seed and i alone, on every grid and for any number of
+workers. `Solutions` reads it, or the published ``.mat`` file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from cstformer.errors import CSTError, unknown
+from cstformer.files import MAX_BYTES, atomic_path, check_bytes, readable
+from cstformer.samples import Samples, as_floats
+
+VISCOSITY = 1e-3
+AMPLITUDES = {"2021": 1.0, "current": math.sqrt(0.5)}
+"""Standard deviation of the real and of the imaginary part of z_k."""
+BLOCK = 10  # solutions that are solved together and make one chunk: few enough for the cache of one core
+DRAWN = 256  # waves are drawn for the grid of the original script, whatever the grid
+_ATTRIBUTE = "navier_stokes"  # of the Zarr group: marks the file and holds its law
+
+
+@dataclass(frozen=True)
+class Law:
+    """Which solutions: everything that the numbers depend on.
+
+    >>> Law(samples=2, until=3, every=0.5).times.tolist()
+    [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    """
+
+    samples: int = 5000
+    until: float = 50.0
+    every: float = 1.0
+    """Time between two snapshots; the first is at ``every``."""
+    size: int = 64
+    """Points along each axis."""
+    amplitude: str = "2021"
+    seed: int = 0
+    step: float = 1 / 16
+    """Time step of the solver; 16 a time unit leave an error of 10⁻⁶ at t = 20."""
+
+    def __post_init__(self) -> None:
+        if self.amplitude not in AMPLITUDES:
+            raise unknown("amplitude", self.amplitude, AMPLITUDES)
+        for name, lowest, highest in (("samples", 1, 10**7), ("size", 8, DRAWN), ("seed", 0, 2**63)):
+            number = getattr(self, name)
+            if not isinstance(number, int) or not lowest <= number <= highest:
+                raise CSTError(f"{name} must be a whole number from {lowest} to {highest}, got {number!r}")
+        if not (math.isfinite(self.until) and 0 < self.every <= self.until):
+            raise CSTError(f"until and every must be positive, until the larger; got {self.until} and {self.every}")
+
+    @property
+    def times(self) -> Float[np.ndarray, " T"]:
+        """Times of the snapshots."""
+        return self.every * np.arange(1, math.floor(self.until / self.every + 1e-9) + 1)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of solutions."""
+        return -(-self.samples // BLOCK)
+
+
+def forcing(size: int) -> Float[np.ndarray, "size size"]:
+    """Force f on the grid."""
+    x = np.arange(size) / size
+    phase = 2 * np.pi * (x[:, None] + x)
+    return 0.1 * (np.sin(phase) + np.cos(phase))
+
+
+def initial_vorticity(index: int, law: Law) -> Float[np.ndarray, "size size"]:
+    """w₀ of solution ``index``: the same function on every grid, as far as the grid can show it."""
+    z = np.random.default_rng([law.seed, index]).standard_normal((2, DRAWN, DRAWN))
+    k = np.fft.fftfreq(DRAWN, 1 / DRAWN)
+    k = k[np.abs(k) < law.size / 2]
+    rows = k.astype(int)  # the place of wave k on a grid of any size, counted from the end if negative
+    sigma = math.sqrt(2) * 7**1.5 * (4 * np.pi**2 * (k[:, None] ** 2 + k**2) + 49) ** -1.25
+    sigma[0, 0] = 0.0
+    waves = np.zeros((law.size, law.size), dtype=complex)
+    waves[np.ix_(rows, rows)] = AMPLITUDES[law.amplitude] * sigma * (z[0] + 1j * z[1])[np.ix_(rows, rows)]
+    return np.fft.ifft2(waves, norm="forward").real
+
+
+def solutions(
+    indices: ArrayLike, law: Law, dtype: str = "float32"
+) -> tuple[Float[np.ndarray, "n size size"], Float[np.ndarray, "n T size size"]]:
+    """Initial vorticity of the chosen solutions, and their vorticity at the law's times."""
+    import torch
+
+    from cstformer.datasets.vorticity import solve
+
+    initial = np.stack([initial_vorticity(int(i), law) for i in np.atleast_1d(indices)]).astype(dtype)
+    force = torch.as_tensor(forcing(law.size))
+    later = solve(torch.as_tensor(initial), law.times, viscosity=VISCOSITY, step=law.step, forcing=force)
+    return initial, later.numpy()
+
+
+# --- making the file ---
+
+
+def make_navier_stokes(
+    path: str | os.PathLike[str],
+    law: Law,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    progress: bool = True,
+) -> int:
+    """Write the solutions of ``law`` to a Zarr group, or go on where an earlier run was stopped.
+
+    Parameters
+    ----------
+    path : ends in ``.zarr``. With a ``scheduler``, all its workers must see this path.
+    jobs : processes, of one thread each; as many as there are cores by default.
+    scheduler : address of a Dask cluster to compute on, e.g. ``tcp://10.0.0.1:8786``.
+    progress : show a bar on standard error.
+
+    Returns
+    -------
+    Number of solutions that were computed now.
+    """
+    target = Path(path).absolute()
+    if target.suffix != ".zarr":
+        raise CSTError(f"{path}: the solutions are written as Zarr; choose a name that ends in .zarr")
+    if jobs is not None and jobs < 1:
+        raise CSTError(f"jobs must be at least 1, got {jobs}")
+    group = _claim(target, law)
+    missing = [int(block) for block in np.flatnonzero(group["finished"][:] == 0)]
+    jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing))
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    made = 0
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+        already = law.samples - sum(len(_members(block, law)) for block in missing)
+        task = bar.add_task("solutions", total=law.samples, completed=already)
+        for count in _computed(str(target), missing, jobs, scheduler):
+            made += count
+            bar.advance(task, count)
+    return made
+
+
+def _claim(path: Path, law: Law) -> Any:
+    """Make the group with all its arrays and no solution; or open it and check that it has the same law."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise CSTError(f"{path}: writing Zarr needs zarr; pip install cstformer[files]") from error
+
+    if path.exists():
+        found = _law_of(path)
+        if found is None:
+            raise CSTError(f"{path} exists and is no Navier–Stokes set; choose another name or remove it")
+        if differ := [k for k, v in asdict(law).items() if found.get(k) != v]:
+            theirs = ", ".join(f"{k} {found.get(k)}, not {asdict(law)[k]}" for k in differ)
+            raise CSTError(f"{path} holds another set ({theirs}); choose another name or remove it")
+        for stray in path.rglob("*.partial"):  # what a killed writer left
+            stray.unlink()
+        return zarr.open_group(path, mode="r+")
+    axis, block = np.arange(law.size) / law.size, min(BLOCK, law.samples)
+    frame = (law.size, law.size)
+    with atomic_path(path) as temporary:
+        group = zarr.create_group(temporary, zarr_format=3, attributes={_ATTRIBUTE: asdict(law)})
+
+        def array(name: str, dims: tuple[str, ...], shape: tuple[int, ...], dtype: str, **more: Any) -> Any:
+            more |= {"dimension_names": dims, "attributes": {"units": "1"}}
+            return group.create_array(name, shape=shape, dtype=dtype, **more)
+
+        for name, values in {"sample": np.arange(law.samples), "time": law.times, "x": axis, "y": axis}.items():
+            array(name, (name,), values.shape, str(values.dtype))[...] = values
+        for name, dims, rest in (
+            ("vorticity", ("sample", "time", "x", "y"), (len(law.times), *frame)),
+            ("initial", ("sample", "x", "y"), frame),
+        ):
+            array(name, dims, (law.samples, *rest), "float32", chunks=(block, *rest), fill_value=math.nan)
+        array("finished", ("block",), (law.blocks,), "int8", chunks=(1,))
+    return zarr.open_group(path, mode="r+")
+
+
+def _members(block: int, law: Law) -> range:
+    return range(block * BLOCK, min((block + 1) * BLOCK, law.samples))
+
+
+def _make_block(path: str, block: int) -> int:
+    """Compute and write one block; the mark that it is finished comes last."""
+    import zarr
+
+    from cstformer.memory import keep_freed_memory
+
+    keep_freed_memory()
+    group: Any = zarr.open_group(path, mode="r+")
+    law = Law(**group.attrs[_ATTRIBUTE])
+    members = _members(block, law)
+    rows = slice(members.start, members.stop)
+    group["initial"][rows], group["vorticity"][rows] = solutions(list(members), law)
+    group["finished"][block] = 1
+    return len(members)
+
+
+def _computed(path: str, blocks: list[int], jobs: int, scheduler: str | None) -> Iterator[int]:
+    """Compute the blocks, in whatever order; the number of solutions of each when it is written."""
+    if scheduler is not None:
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise CSTError("scheduler= needs Dask; pip install cstformer[cluster]") from error
+        try:
+            client = Client(scheduler, timeout=10)
+        except (OSError, ValueError) as error:
+            raise CSTError(f"scheduler {scheduler}: no Dask cluster answers there ({error})") from error
+        with client:
+            yield from _drained(client.get_executor(pure=False), path, blocks)
+    elif jobs > 1:
+        from cstformer.workers import begin_worker
+
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, spawn, begin_worker, (os.getpid(),)) as pool:
+            yield from _drained(pool, path, blocks)
+    else:
+        for block in blocks:
+            yield _make_block(path, block)
+
+
+def _drained(pool: Executor, path: str, blocks: list[int]) -> Iterator[int]:
+    futures = [pool.submit(_make_block, path, block) for block in blocks]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise CSTError("a worker process was killed (memory?); run the same command to go on") from error
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+# --- reading ---
+
+
+def _law_of(path: Path) -> dict[str, Any] | None:
+    """Law of a Zarr group that `make_navier_stokes` wrote, from its metadata; None for anything else."""
+    meta = path / "zarr.json"
+    if not meta.is_file():
+        return None
+    with readable(path, "Zarr"):
+        return json.loads(meta.read_text()).get("attributes", {}).get(_ATTRIBUTE)
+
+
+def is_navier_stokes(path: str | os.PathLike[str]) -> bool:
+    """Whether `Solutions` reads this file: one that `make_navier_stokes` wrote, or a ``.mat`` file."""
+    source = Path(path)
+    return source.suffix.lower() == ".mat" or (source.suffix == ".zarr" and _law_of(source) is not None)
+
+
+class Solutions:
+    """Solutions in a file: what was made by `make_navier_stokes`, or the published ``.mat`` (variable ``u``).
+
+    Nothing but the shape and the times is read before `frames` or `samples` ask for it; a ``.mat`` file older than
+    version 7.3 has to be read whole.
+
+    Attributes
+    ----------
+    shape : (N, T, nx, ny).
+    times : (T,).
+    """
+
+    shape: tuple[int, int, int, int]
+    times: Float[np.ndarray, " T"]
+    _read: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+    def __init__(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
+        self.path = Path(path)
+        self.about = ""
+        with readable(path, "Navier–Stokes solutions") as source:
+            if source.suffix == ".zarr":
+                self._open_zarr(source)
+            elif source.suffix.lower() == ".mat":
+                import scipy.io
+
+                try:
+                    listed = {name: shape for name, shape, _ in scipy.io.whosmat(source)}
+                except NotImplementedError:  # version 7.3 is HDF5
+                    self._open_hdf5(source)
+                else:
+                    check_bytes(source, 8 * math.prod(listed.get("u", ())), max_bytes)
+                    self._open_matlab(scipy.io.loadmat(source, variable_names=["u", "t"]))
+            else:
+                raise unknown("kind of Navier–Stokes file", source.suffix, [".zarr", ".mat"])
+
+    def _open_zarr(self, path: Path) -> None:
+        import zarr
+
+        if (found := _law_of(path)) is None:
+            raise CSTError("this is no Navier–Stokes set; make one by `cst data make navier-stokes`")
+        law = Law(**found)
+        group: Any = zarr.open_group(path, mode="r")
+        finished = np.flatnonzero(group["finished"][:])
+        if len(finished) < law.blocks:
+            done = sum(len(_members(int(block), law)) for block in finished)
+            raise CSTError(f"only {done} of {law.samples} solutions are made; run the command that made it again")
+        array = group["vorticity"]
+        self.shape, self.times = array.shape, law.times
+        self.about = f", ν = {VISCOSITY:g}, amplitude {law.amplitude}, seed {law.seed}"
+        self._read = lambda rows, at: np.asarray(array.oindex[rows, at])
+
+    def _open_hdf5(self, path: Path) -> None:
+        import h5py
+
+        with h5py.File(path, "r") as file:
+            # MATLAB stores the first axis fastest, so that HDF5 sees (T, ny, nx, N).
+            shape = file["u"].shape if "u" in file else ()
+            self._describe(shape[::-1], np.asarray(file["t"]) if "t" in file else None)
+
+        def read(rows: np.ndarray, at: np.ndarray) -> np.ndarray:
+            first, last = rows.min(), rows.max() + 1
+            with h5py.File(path, "r") as file:
+                frames = [file["u"][int(t), :, :, first:last][..., rows - first] for t in at]
+            return np.stack(frames).transpose(3, 0, 2, 1)
+
+        self._read = read
+
+    def _open_matlab(self, arrays: dict[str, np.ndarray]) -> None:
+        u = arrays.get("u", np.zeros(0))
+        self._describe(u.shape, arrays.get("t"))
+        self._read = lambda rows, at: np.moveaxis(u[rows][..., at], -1, 1)
+
+    def _describe(self, shape: tuple[int, ...], times: np.ndarray | None) -> None:
+        """Take the shape (N, nx, ny, T) of the variable u and the times, 1, 2, 3… if there are none that fit."""
+        if len(shape) != 4:
+            raise CSTError(f"the variable u must be (N, nx, ny, T), got {shape or 'none'}")
+        N, nx, ny, T = shape
+        self.shape = (N, T, nx, ny)
+        fits = times is not None and np.size(times) == T
+        self.times = np.ravel(times).astype(float) if fits else np.arange(1.0, T + 1)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def describe(self) -> str:
+        """A few lines about the file."""
+        N, T, nx, ny = self.shape
+        first = self.frames([0])
+        return (
+            f"Navier–Stokes: {N} solutions of {T} frames of {nx} × {ny}{self.about}\n"
+            f"times {self.times[0]:g} to {self.times[-1]:g}; vorticity of solution 0: {first.min():.4g} to "
+            f"{first.max():.4g}, sd {first[0, 0].std():.3g} at first, {first[0, -1].std():.3g} at last"
+        )
+
+    def frames(self, dynamics: Any = None, times: ArrayLike | None = None) -> Float[np.ndarray, "n T nx ny"]:
+        """Vorticity of chosen solutions (an index, a slice, a list; all by default) at chosen times.
+
+        ``times`` are some of `self.times`: (T,) for all solutions, or (n, T) with a row for each.
+        """
+        rows = self._rows(dynamics)
+        at = self._places(times, len(rows))
+        if at.ndim == 1:
+            return self._read(rows, at)
+        every, place = np.unique(at, return_inverse=True)
+        found = self._read(rows, every)
+        return np.take_along_axis(found, place.reshape(at.shape)[:, :, None, None], axis=1)
+
+    def samples(self, dynamics: Any = None, times: ArrayLike | None = None, patch: tuple[int, int] = (8, 8)) -> Samples:
+        """The same frames as patch tokens (t, row, col), one sample a solution, whose id is its number."""
+        from cstformer.patches import frames_to_samples
+
+        rows, frames = self._rows(dynamics), self.frames(dynamics, times)[..., None]
+        clock = self.times[self._places(times, len(rows))]
+        groups = [(frames, clock)] if clock.ndim == 1 else zip(frames[:, None], clock, strict=True)
+        tokens = Samples.concatenate([frames_to_samples(movie, patch, times=t, time_unit="1") for movie, t in groups])
+        return tokens._with(sample_ids=[int(row) for row in rows])
+
+    def _rows(self, dynamics: Any) -> Int[np.ndarray, " n"]:
+        try:
+            rows = np.atleast_1d(np.arange(len(self))[slice(None) if dynamics is None else dynamics])
+        except (IndexError, TypeError) as error:
+            raise CSTError(f"dynamics {dynamics!r} do not fit {len(self)} solutions: {error}") from error
+        if rows.ndim != 1 or not len(rows):
+            raise CSTError(f"dynamics {dynamics!r} choose none of the {len(self)} solutions")
+        return rows
+
+    def _places(self, times: ArrayLike | None, n: int) -> np.ndarray:
+        """Indices of the times, (T,) or (n, T)."""
+        wanted = self.times if times is None else as_floats("times", times)
+        if wanted.ndim not in (1, 2) or not wanted.size or (wanted.ndim == 2 and len(wanted) != n):
+            raise CSTError(f"times must be (T,) or ({n}, T), a row for each solution, got shape {wanted.shape}")
+        place = np.abs(wanted[..., None] - self.times).argmin(axis=-1)
+        wrong = ~np.isclose(self.times[place], wanted, rtol=0, atol=1e-6)
+        if wrong.any():
+            raise CSTError(
+                f"there is no frame at time {wanted[wrong][0]:g}; the file has {len(self.times)} times from "
+                f"{self.times[0]:g} to {self.times[-1]:g}"
+            )
+        return place

@@ -1,0 +1,21 @@
+"""What a worker process does before its first task."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+
+def begin_worker(parent: int) -> None:
+    """One thread of torch, and an end when process ``parent`` is gone, however that was killed."""
+    import torch
+
+    torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
