@@ -131,9 +131,10 @@ class NonLocalMeans(FrameFilter):
             raise CSTError("NonLocalMeans cannot use missing pixels; fill them first or use median, which can")
         noise = max(self.noise_, 1e-6)
         sizes = {"patch_size": self.patch_size, "patch_distance": self.distance}
-        return _scikit_image().denoise_nl_means(
+        made = _scikit_image().denoise_nl_means(
             movie, h=self.strength * noise, sigma=noise, fast_mode=True, channel_axis=-1, **sizes
         )
+        return made.reshape(movie.shape)  # scikit-image drops the axis of a single channel
 
     def _description(self) -> dict[str, Any]:
         return {"noise": self.noise_}

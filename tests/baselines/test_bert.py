@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from problems import generator
+from scipy.interpolate import CubicSpline, interp1d
 from torch import nn
 
-from cstformer.baselines import BertTransformer
+from cstformer.baselines import BASELINES, BertTransformer
 from cstformer.baselines.bert import disguise, pick_points
 from cstformer.errors import CSTError
 from cstformer.objective import Batch
@@ -216,3 +217,24 @@ def test_other_settings_are_checked():
         with pytest.raises(CSTError, match=message):
             BertTransformer(**changes).fit(waves())
     assert repr(BertTransformer(picked=0.2)) == "BertTransformer(picked=0.2)"
+
+
+@pytest.mark.parametrize("name", ["transformer-linear", "transformer-spline"])
+def test_interpolated_rows_are_the_output_at_the_given_points_and_a_curve(name, fitted):
+    """The same weights: at given points the network's own output, in between SciPy's curve through it."""
+    s, at = waves(3, seed=2), np.linspace(0.05, 0.95, 31)
+    row = BASELINES[name].preset("smoke", **fitted.settings())
+    row.scaling_, row.layout_, row.names_, row.shape_ = fitted.scaling_, None, fitted.names_, fitted.shape_
+    row.device_, row.network_ = fitted.device_, fitted.network_
+    points = row._batch(s).points
+    empty = (constant(x[:, :0]) for x in (points.coords, points.values))
+    with torch.no_grad():
+        output = row.scaling_.values(row.network_(points, *empty)[0].double().numpy())
+    np.testing.assert_allclose(row.predict(s, s.coords), output, rtol=1e-5, atol=1e-6)
+    assert np.abs(output - s.values).max() > 1e-3
+    y = row.predict(s, at)
+    for i in range(3):
+        x = s.coords[i, :, 0]
+        curve = interp1d(x, output[i], axis=0) if name.endswith("linear") else CubicSpline(x, output[i])
+        inside = (at >= x[0]) & (at <= x[-1])
+        np.testing.assert_allclose(y[i, inside], curve(at[inside]), rtol=1e-4, atol=1e-5)
