@@ -9,6 +9,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from cstformer.inputs import (
     device_or_cpu,
     fingerprint,
     split_samples,
+    storage_dtype,
     warn_outside,
 )
 from cstformer.interpolation import Start, make_start
@@ -43,6 +45,7 @@ from cstformer.samples import Samples
 from cstformer.scaling import Scaling, as_batches
 from cstformer.series import Series
 from cstformer.settings import Settings, check_settings, preset, setting_fields
+from cstformer.threads import thread_limit
 from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
 
@@ -183,7 +186,7 @@ class CST(Settings, BaseEstimator):
         terms, tokens = validation.objective.plan, self.dummies
         if self.pattern == "joint":
             tokens += data.points.coords.shape[1]
-        with series.compiled_kernels(self._compiles(terms, run.steps * run.batch * tokens, COMPILE_FROM)):
+        with self._arithmetic(self._compiles(terms, run.steps * run.batch * tokens, COMPILE_FROM)):
             return train(
                 self.network_,
                 lambda index, generator: validation.objective.loss(data[training[index]], generator),
@@ -315,7 +318,8 @@ class CST(Settings, BaseEstimator):
         wanted: list[MultiIndex] = [check_multi_index(i, network.architecture.d) for i in indices]
         context, queries = self._inputs(context, at)
         terms = plan(network.architecture.d, wanted)
-        with series.compiled_kernels(self._compiles(terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)):
+        compiles = self._compiles(terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)
+        with self._arithmetic(compiles), thread_limit(self.threads, parameter_count(network)):
             parts = [
                 [terms.partial(y, q).cpu().double().numpy() for q in wanted]
                 for y in self._stream(context, queries, terms)
@@ -398,7 +402,14 @@ class CST(Settings, BaseEstimator):
         return torch.as_tensor(np.ascontiguousarray(x), dtype=self._dtype(), device=self.device_)
 
     def _dtype(self) -> torch.dtype:
-        return getattr(torch, self.precision)
+        return storage_dtype(self.precision)
+
+    @contextmanager
+    def _arithmetic(self, compiles: bool) -> Iterator[None]:
+        """Compiled kernels and the format of matrix products, as set."""
+        low = torch.bfloat16 if self.precision == "bfloat16" else None
+        with series.compiled_kernels(compiles), series.matrix_products(low):
+            yield
 
     def _fitted(self) -> ContinuousTransformer:
         if not hasattr(self, "network_"):

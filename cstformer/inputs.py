@@ -19,6 +19,11 @@ from cstformer.scaling import Scaling
 TOKENS_PER_STEP = 2**12  # context tokens of one training step: large samples come in smaller batches
 
 
+def storage_dtype(precision: str) -> torch.dtype:
+    """Format in which weights and data are kept."""
+    return torch.float64 if precision == "float64" else torch.float32
+
+
 def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray, "N m d"]:
     """Refuse a context or queries that a model of d axes and c channels cannot use; queries as (N, m, d).
 

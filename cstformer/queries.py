@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -98,13 +99,13 @@ def predict_samples(
 
 
 def predict_movie(
-    model: CST,
+    model: Any,
     movie: np.ndarray,
     times: np.ndarray | None,
     at: np.ndarray,
     index: tuple[int, ...] = (0, 0, 0),
 ) -> np.ndarray:
-    """Whole frames at any times of a recording: (len(at), H, W, C).
+    """Whole frames at any times of a recording by CST (or, without derivatives, a rival): (len(at), H, W, C).
 
     Each time is answered from the window of frames around it, as long as the windows of the training.
     """
@@ -130,5 +131,6 @@ def predict_movie(
         context = frames_to_samples(movie[inside], layout.patch, times=clock[inside] - clock[start] + first)
         mine = np.flatnonzero(starts == start)
         queries = frame_queries(layout, at[mine] - clock[start] + first)
-        out[mine] = stitch(model.derivative(context, queries, index), layout)[0]
+        values = model.derivative(context, queries, index) if any(index) else model.predict(context, queries)
+        out[mine] = stitch(values, layout)[0]
     return out

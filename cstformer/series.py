@@ -110,6 +110,10 @@ def straight_line(x: Tensor, directions: Tensor, order: int) -> Series:
 
 def linear(x: Series, weight: Tensor, bias: Tensor | None = None) -> Series:
     """X Wᵀ + b: one matrix product for all orders; the bias belongs to the value alone."""
+    low = _products_in.get()
+    if low is not None:
+        y = x.map(lambda c: F.linear(c.to(low), weight.to(low)).to(c.dtype))
+        return y if bias is None else shift(y, bias)
     if bias is None or x.order == 0:
         return x.map(lambda c: F.linear(c, weight, bias))
     return Series(_Linear.apply(x.coefs, weight, bias), x.order, x.directions)
@@ -257,6 +261,17 @@ def adjoint_product(gradient: Series, b: Series) -> Series:
 
 _CHUNK = 2**15  # numbers per coefficient handled at once: what a few temporaries need to stay in the cache
 _compiling = ContextVar("compiling", default=False)
+_products_in: ContextVar[torch.dtype | None] = ContextVar("products_in", default=None)
+
+
+@contextmanager
+def matrix_products(dtype: torch.dtype | None) -> Iterator[None]:
+    """Do the products of linear layers, and those of their backward, in this format; all else stays as it is."""
+    token = _products_in.set(dtype)
+    try:
+        yield
+    finally:
+        _products_in.reset(token)
 
 
 @contextmanager

@@ -76,7 +76,17 @@ class Settings:
     patience: float = setting(0.5, "stop after this fraction of the steps without improvement", low=0)
     max_minutes: float | None = setting(None, "cap on training time; the best weights so far are kept", low=0)
     seed: int = setting(0, "seed of everything random", low=0, high=2**32 - 1)
-    precision: str = setting("float32", "arithmetic", ("float32", "float64"))
+    precision: str = setting(
+        "float32",
+        "arithmetic; bfloat16: float32, but products of linear layers in bfloat16, for machines that are faster so",
+        ("float32", "float64", "bfloat16"),
+    )
+    threads: int | str = setting(
+        "auto",
+        "CPU threads; auto: one for small networks, OMP_NUM_THREADS or every core for large ones",
+        ("auto",),
+        low=1,
+    )
     compile: str = setting(
         "auto",
         "torch.compile for the Taylor kernels; auto: where a C++ compiler exists and the run is long enough",

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 from cstformer.checkpoint import read_tensors, write_tensors
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.settings import Settings
+from cstformer.threads import thread_limit
 
 VALIDATIONS = 25  # how often a run looks at its validation set
 SAVE_SECONDS = 30.0  # how often a resumable run writes its state
@@ -130,7 +131,8 @@ def train(
     done = run.resume()
     if done < settings.steps and run.report.ended == "finished":
         callbacks: list[Callback] = [_Bar(progress, settings.steps)] if progress is not None else []
-        with _quiet(), torch.random.fork_rng(devices=[]), _signals(run):
+        limit = thread_limit(settings.threads, sum(p.numel() for p in network.parameters()))
+        with limit, _quiet(), torch.random.fork_rng(devices=[]), _signals(run):
             trainer = lightning.Trainer(
                 accelerator="cpu" if settings.device == "cpu" else "auto",
                 devices=1,

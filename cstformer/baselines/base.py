@@ -30,6 +30,7 @@ from cstformer.inputs import (
     device_or_cpu,
     fingerprint,
     split_samples,
+    storage_dtype,
     warn_outside,
 )
 from cstformer.objective import Batch
@@ -295,6 +296,8 @@ class NeuralBaseline(Settings, Baseline):
         super()._check_settings()
         own = self.settings()
         check_settings({name: own[name] for name in setting_fields() if name in own})
+        if self.precision == "bfloat16":
+            raise CSTError(f"precision='bfloat16' is for CST alone; {type(self).__name__} takes float32 or float64")
 
     def _dtype(self) -> torch.dtype:
-        return getattr(torch, self.precision)
+        return storage_dtype(self.precision)

@@ -42,7 +42,7 @@ NUMBERS_PER_PASS = 2**24  # values of all frames of one pass without gradients: 
 SAME_TIME = 1e-6  # times closer than this, domain = 1, are the same
 
 _USED = "hide noise steps batch learning_rate warmup weight_decay clip validation patience max_minutes seed"
-UNUSED = frozenset(setting_fields()) - frozenset([*_USED.split(), "precision", "device"])
+UNUSED = frozenset(setting_fields()) - frozenset([*_USED.split(), "precision", "threads", "device"])
 """Settings of CST that mean nothing to a sequence model; one that uses some takes them out of its ``ignored``."""
 
 

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 Work = Callable[[], Any]
+LONG = 4.0  # seconds after which a work needs no second try: neither warm-up nor noise matters much
 
 
-def best_seconds(works: Mapping[str, Work], rounds: int = 3) -> dict[str, float]:
-    """Shortest time of each work; they take turns, so that a busy moment hits all of them."""
-    best = dict.fromkeys(works, float("inf"))
-    for work in works.values():
-        work()  # warm-up: compilation, caches
+def best_seconds(works: Mapping[str, Work], rounds: int = 3, always: bool = False) -> dict[str, float]:
+    """Shortest time of each work; they take turns, so that a busy moment hits all of them.
+
+    The first turn is a warm-up (compilation, caches) and does not count, except, unless ``always``, for works that
+    take long: these are not repeated.
+    """
+    first = {name: _seconds(work) for name, work in works.items()}
+    again = {name for name, seconds in first.items() if always or seconds <= LONG}
+    best = {name: float("inf") if name in again else seconds for name, seconds in first.items()}
     for _ in range(rounds):
-        for name, work in works.items():
-            started = time.perf_counter()
-            work()
-            best[name] = min(best[name], time.perf_counter() - started)
+        for name in again:
+            best[name] = min(best[name], _seconds(works[name]))
     return best
 
 
-def peak_megabytes(work: Work) -> float:
-    """How much the resident memory of a process grows at most while it does the work, in a process of its own."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_grow, args=(work, send))
-    child.start()
-    send.close()
-    try:
-        return receive.recv()
-    finally:
-        child.join()
-
-
-def _grow(work: Work, send) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _seconds(work: Work) -> float:
+    started = time.perf_counter()
     work()
-    send.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    return time.perf_counter() - started
+
+
+def peak_megabytes(work: Work) -> float:
+    """Largest amount of tensor memory that the work holds at once, beyond what existed before.
+
+    Counted by torch's own allocator, every temporary included, so the number does not depend on the machine.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+    assert recorded.profiler is not None
+    changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return float(np.cumsum([0, *(event.nbytes() for event in changes)]).max()) / 2**20
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Exponent of the power law y ∝ x^a that fits best on log–log axes.
+
+    >>> round(slope([1, 10, 100], [2, 200, 20_000]), 6)
+    2.0
+    """
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

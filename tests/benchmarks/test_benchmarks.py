@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from cstformer.benchmarks import run_benchmarks, step, stopwatch
+from cstformer.benchmarks import pipeline, run_benchmarks, scaling, step, stopwatch, users
 from cstformer.errors import CSTError
+from cstformer.estimator import CST
+from cstformer.samples import Samples
 from cstformer.settings import Settings
 
 TINY = {"width": 8, "layers": 2, "heads": 2, "feedforward": 16, "dummies": 4, "batch": 3, "noise": 0.0, "mu": step.MU}
@@ -19,19 +21,78 @@ TINY |= {"sobolev_every": 1}
 def test_nested_autograd_computes_the_same_loss(pattern, norm, hide, order, monkeypatch):
     monkeypatch.setattr(step, "MU", 1e-2)  # so that the derivatives matter
     settings = Settings(**TINY, pattern=pattern, norm=norm, hide=hide, order=order, readout="plain")
-    assert step._taylor_step(settings)() == pytest.approx(float(step._nested_step(settings)()), rel=1e-4)
+    assert step.taylor_step(settings)() == pytest.approx(float(step._nested_step(settings)()), rel=1e-4)
     other = Settings(**TINY, pattern=pattern, norm=norm, hide=hide, order=order - 1, readout="plain")
-    assert step._taylor_step(other)() != pytest.approx(float(step._nested_step(settings)()), rel=1e-4)
+    assert step.taylor_step(other)() != pytest.approx(float(step._nested_step(settings)()), rel=1e-4)
 
 
-def test_the_stopwatch_tells_slow_from_fast():
-    seconds = stopwatch.best_seconds({"slow": lambda: time.sleep(0.02), "fast": lambda: None}, rounds=2)
-    assert seconds["slow"] >= 0.02 > seconds["fast"]
+def test_nested_autograd_in_pieces_is_the_same_step():
+    settings = Settings(**TINY | {"batch": 4}, order=2)
+    whole, pieces = step._nested_step(settings)(), step._nested_step(settings, pieces=4)()
+    assert float(pieces) == pytest.approx(float(whole), rel=1e-5)
 
 
-def test_peak_memory_counts_what_was_taken():
-    assert stopwatch.peak_megabytes(lambda: np.ones(40 * 2**17)) == pytest.approx(40, abs=12)
-    assert stopwatch.peak_megabytes(lambda: torch.zeros(1)) < 12
+def test_the_stopwatch_tells_slow_from_fast(monkeypatch):
+    calls = []
+    works = {"slow": lambda: time.sleep(0.02), "fast": lambda: calls.append(1)}
+    seconds = stopwatch.best_seconds(works, rounds=2)
+    assert seconds["slow"] >= 0.02 > seconds["fast"] and len(calls) == 3
+    monkeypatch.setattr(stopwatch, "LONG", -1.0)  # everything takes long: one turn, which counts
+    assert stopwatch.best_seconds(works, rounds=2)["slow"] >= 0.02 and len(calls) == 4
+    stopwatch.best_seconds(works, rounds=2, always=True)
+    assert len(calls) == 7
+
+
+def test_peak_memory_counts_what_was_held_at_once():
+    def work() -> torch.Tensor:
+        a = torch.ones(10 * 2**18)  # 10 MB
+        b = a + 1
+        del a
+        return (b + 1).sum()
+
+    assert stopwatch.peak_megabytes(work) == pytest.approx(20, abs=0.1)
+    assert stopwatch.peak_megabytes(lambda: None) == 0
+
+
+def test_the_clock_charges_time_to_the_innermost_part_and_validation_as_a_whole():
+    clock = pipeline.Clock()
+
+    def inner() -> None:
+        time.sleep(0.02)
+
+    def outer() -> None:
+        time.sleep(0.01)
+        clock.around("inner", inner)()
+
+    clock.around("outer", outer)()
+    assert clock.seconds["inner"] >= 0.02 and 0.01 <= clock.seconds["outer"] < 0.02 + clock.seconds["inner"]
+    before = dict(clock.seconds)
+    clock.around("validation", outer)()
+    assert clock.seconds["inner"] == before["inner"] and clock.seconds["validation"] >= 0.03
+
+
+def test_the_profile_of_a_training_covers_all_of_it():
+    t = np.linspace(0, 1, 8)
+    samples = Samples(t, np.sin(t + np.arange(12)[:, None]))
+    model = CST.preset("smoke", steps=6, sobolev_every=1)
+    seconds = pipeline.profile(model, samples)
+    assert set(seconds) == {*pipeline.PARTS, "start of the queries", "everything else"} - {"validation"}
+    assert all(spent > 0 for spent in seconds.values())
+    assert sum(seconds.values()) <= model.report_.seconds + 5
+
+
+def test_slopes_are_fitted_to_large_sizes_only():
+    rows = [{"size": n, "seconds": 3 + n**2 / 1e6, "peak MB": 2.0 * n} for n in (10, 100)]
+    rows += [{"size": n, "seconds": n**2 / 1e6, "peak MB": 2.0 * n} for n in (500, 1000, 5000)]
+    (row,) = scaling._slopes("dummies", "joint, exact", rows)
+    assert row["slope of seconds"] == pytest.approx(2) and row["slope of peak MB"] == pytest.approx(1)
+    assert scaling._slopes("order", "context", rows) == [] and scaling._slopes("dummies", "context", rows[:3]) == []
+
+
+def test_users_compares_on_the_same_queries():
+    samples = Samples(np.linspace(0, 1, 10), np.sin(6 * np.linspace(0, 1, 10))[None])
+    at = np.linspace(0, 1, 50)
+    assert np.abs(users._radial(samples, at, 0.0)[0, :, 0] - np.sin(6 * at)).max() < 0.05
 
 
 def test_unknown_benchmark():

@@ -1,0 +1,91 @@
+"""Is bfloat16 worth it here? Matrix products of the model's shapes, and whole answers, in both formats.
+
+Also threads: a training step of the default and of the paper's size with one thread and with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from cstformer.benchmarks.step import taylor_step
+from cstformer.benchmarks.stopwatch import best_seconds
+from cstformer.datasets.spirals import make_spirals, regular_indices
+from cstformer.estimator import CST
+from cstformer.memory import keep_freed_memory
+from cstformer.samples import Samples
+from cstformer.settings import Settings, preset
+from cstformer.threads import cores
+
+SHAPES = {"default, feed-forward": (8192, 64, 128), "paper, feed-forward": (8192, 32, 3072), "wide": (2048, 768, 3072)}
+
+
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """Rows of seconds and of errors, float32 = 1."""
+    keep_freed_memory()
+    return _products() + _answers(quick) + _threads(quick)
+
+
+def _products() -> list[dict[str, Any]]:
+    rows = []
+    for name, (m, k, n) in SHAPES.items():
+        a, b = torch.randn(m, k), torch.randn(k, n)
+        works = {"float32": partial(torch.matmul, a, b), "bfloat16": partial(torch.matmul, a.bfloat16(), b.bfloat16())}
+        seconds = best_seconds(works, 5)
+        ratio = seconds["float32"] / seconds["bfloat16"]
+        rows.append({"case": f"product, {name}", "seconds": seconds["bfloat16"], "times faster in bfloat16": ratio})
+    return rows
+
+
+def _answers(quick: bool) -> list[dict[str, Any]]:
+    """The same model trained and asked in both formats, judged by its error on unseen points of other curves."""
+    spirals, index = make_spirals(150), regular_indices()
+    samples = Samples(spirals.times[index], spirals.values[:, index])
+    rows: list[dict[str, Any]] = []
+    reference: dict[str, float] = {}
+    for precision in ("float32", "bfloat16"):
+        model = CST(precision=precision, steps=10 if quick else 400).fit(samples[:100])
+
+        def ask(model: CST = model) -> np.ndarray:
+            return model.predict(samples[100:], spirals.times)
+
+        seconds = {"training": model.report_.seconds, "answers": best_seconds({"ask": ask}, 3)["ask"]}
+        error = float(np.abs(ask() - spirals.clean[100:]).mean())
+        reference = reference or {**seconds, "error": error}
+        for part, spent in seconds.items():
+            rows.append(
+                {
+                    "case": f"{part} in {precision}",
+                    "seconds": spent,
+                    "times faster in bfloat16": reference[part] / spent,
+                    "error over that of float32": error / reference["error"],
+                }
+            )
+    return rows
+
+
+def _threads(quick: bool) -> list[dict[str, Any]]:
+    sizes = {"default": Settings(noise=0.0), "paper": Settings(**preset("paper") | {"noise": 0.0})}
+    if quick:
+        del sizes["paper"]
+    rows, before = [], torch.get_num_threads()
+    for name, settings in sizes.items():
+        step = taylor_step(settings)
+
+        def with_threads(count: int, step: Callable = step) -> Callable[[], Any]:
+            def work() -> None:
+                torch.set_num_threads(count)
+                step()
+
+            return work
+
+        seconds = best_seconds({f"{k} threads": with_threads(k) for k in sorted({1, cores()})}, 3)
+        for label, spent in seconds.items():
+            case = f"step of {name} size, {label}"
+            rows.append({"case": case, "seconds": spent, "times faster than one": seconds["1 threads"] / spent})
+    torch.set_num_threads(before)
+    return rows
