@@ -70,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_report(commands)
     _add_bench(commands)
+    _add_models(commands)
     return parser
 
 
@@ -563,6 +564,24 @@ def _bench(args: argparse.Namespace) -> int:
         with atomic_path(args.out) as temporary:
             temporary.write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1))
         print(f"wrote {args.out}")
+    return 0
+
+
+# cst models
+
+
+def _add_models(commands) -> None:
+    parser = _command(commands, "models", "the paper's parameter tables, ours next to the paper's", _models)
+    parser.add_argument("--experiment", metavar="NAME", help="only spirals, video, navier-stokes or calcium")
+
+
+def _models(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from cstformer.report.models import parameter_tables
+
+    for table in parameter_tables(args.experiment):
+        Console().print(table)
     return 0
 
 

@@ -1,0 +1,115 @@
+"""The models of the paper's four parameter tables, at the paper's sizes, in one place.
+
+`SIZES` says for every experiment and row which model it is, with which settings and on which data; the experiments
+take the sizes from here and `cst models` counts them. A row's settings are changes to the model's preset ``paper``.
+Complex weights count as two numbers each.
+
+Where the paper's description cannot give its printed count, the note says why; see also `vision_transformers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from cstformer.baselines import BASELINES, Baseline
+from cstformer.baselines.base import NeuralBaseline
+from cstformer.estimator import CST
+from cstformer.patches import PatchLayout
+from cstformer.transformer import parameter_count
+
+KITTI = PatchLayout((128, 160), (16, 32), channels=3)
+VORTICITY = PatchLayout((64, 64), (8, 8))
+CORTEX = PatchLayout((184, 208), (23, 16))
+
+_TABLE = "published: 10 more embeddings, which nothing reads"
+_NYSTROM = "published: a second output projection, {} × (d² − 2d) weights more; two linear maps in a row are one"
+_POOLED = "paper: as described about ours; its count fits one pooled vector and a layer to the whole clip"
+_CLOCK = "ours also gets the time between frames"
+
+
+@dataclass(frozen=True)
+class Size:
+    """One row of a parameter table."""
+
+    key: str
+    """Name in `BASELINES`, or ``cst``."""
+    paper: str
+    """The count that the paper prints."""
+    data: PatchLayout | int
+    """Movies of this layout, or curves of so many channels."""
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Changes to the preset ``paper``."""
+    note: str = ""
+
+    @property
+    def published(self) -> float:
+        """The paper's count as a number.
+
+        >>> Size("cst", "818 K", 2).published
+        818000.0
+        """
+        number, unit = self.paper.split()
+        return float(number) * {"K": 1e3, "M": 1e6}[unit]
+
+    def model(self, **changes: Any) -> CST | Baseline:
+        """The model, not fitted yet, with your changes to it."""
+        kind: Any = CST if self.key == "cst" else BASELINES[self.key]
+        return kind.preset("paper", **{**self.settings, **changes})
+
+    def network(self) -> nn.Module:
+        """The network, on the meta device: sizes without numbers."""
+        model = self.model()
+        d, c = (3, self.data.c) if isinstance(self.data, PatchLayout) else (1, self.data)
+        with torch.device("meta"):
+            if isinstance(model, CST):
+                return model._network(d, c)
+            assert isinstance(model, NeuralBaseline)
+            model.layout_ = self.data if isinstance(self.data, PatchLayout) else None
+            return model._network(d, c)
+
+    def count(self) -> int:
+        """Trainable numbers.
+
+        >>> SIZES["spirals"]["CST"].count()
+        817696
+        """
+        return parameter_count(self.network())
+
+
+_BASE = {"width": 768, "layers": 12, "heads": 12, "attention_kind": "nystrom"}
+_SMALL = {"width": 384, "layers": 6, "heads": 6, "attention_kind": "nystrom"}
+_VIVIT = {"dim": 768, "head_width": 128, "feedforward": 2048, "tubelet_rows": 23, "tubelet_cols": 16}
+
+SIZES: dict[str, dict[str, Size]] = {
+    "spirals": {
+        "CST": Size("cst", "818 K", 2, note=_TABLE),
+        "Transformer": Size("transformer", "818 K", 2, note=_TABLE),
+    },
+    "video": {
+        "ConvGRU": Size("convgru", "53.6 M", KITTI, note="kernels 9 and 11 found by search; " + _CLOCK),
+        "3D-ViT": Size("vit3d", "214.6 M", KITTI, note=_POOLED),
+        "ViViT": Size("vivit", "224.7 M", KITTI, note=_POOLED),
+        "CST": Size("cst", "93.3 M", KITTI, _BASE, "paper: probably the calcium model's; " + _NYSTROM.format(12)),
+    },
+    "navier-stokes": {
+        "FNO2D": Size("fno2d", "926 K", VORTICITY, note="ours also gets times and what was observed"),
+        "FNO3D": Size("fno3d", "6.56 M", VORTICITY, note="ours also gets times and what was observed"),
+        "CST": Size("cst", "818 K", VORTICITY, note="8 × 8 patches; the paper's count fits any of 2 to 17 values"),
+    },
+    "calcium": {
+        "LSTM": Size("lstm", "46.2 M", CORTEX, note=_CLOCK),
+        "ConvLSTM": Size("convlstm", "16.5 M", CORTEX, note=_CLOCK),
+        "LatentODE": Size("latent-ode", "2.5 M", CORTEX, note=_CLOCK),
+        "LFADS": Size("lfads", "80.0 M", CORTEX, note=_CLOCK),
+        "ViViT": Size("vivit", "528.9 M", CORTEX, _VIVIT, _POOLED),
+        "CST-small": Size("cst", "19.1 M", CORTEX, _SMALL, _NYSTROM.format(6)),
+        "CST-base": Size("cst", "93.3 M", CORTEX, _BASE, _NYSTROM.format(12)),
+    },
+}
+"""Experiment → row of its parameter table → size."""
