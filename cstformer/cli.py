@@ -536,10 +536,17 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _add_bench(commands) -> None:
-    parser = _command(commands, "bench", "measure speed and memory, as ratios within one run", _bench)
+    parser = _command(
+        commands,
+        "bench",
+        "measure speed and memory, as ratios within one run",
+        _bench,
+        "examples:\n  cst bench --quick\n  cst bench --only scaling --figure scaling.png --out scaling.json",
+    )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, about two minutes")
     parser.add_argument("--only", metavar="A,B", help="only these benchmarks")
     parser.add_argument("--out", metavar="FILE", help="also write the numbers as JSON")
+    parser.add_argument("--figure", metavar="FILE", help="also draw the benchmark 'scaling' as a PNG")
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -548,22 +555,31 @@ def _bench(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from cstformer.benchmarks import run_benchmarks
+    from cstformer.benchmarks import chosen, run_benchmark
     from cstformer.checkpoint import versions
+    from cstformer.experiments.base import machine
     from cstformer.files import atomic_path
 
-    rows = run_benchmarks(args.only.split(",") if args.only else None, args.quick)
-    for name in dict.fromkeys(row["benchmark"] for row in rows):
-        mine = [row for row in rows if row["benchmark"] == name]
-        columns = list(dict.fromkeys(key for row in mine for key in row if key != "benchmark"))
+    names = chosen(args.only.split(",") if args.only else None)
+    console, rows = Console(), []
+    for name in names:
+        with console.status(f"measuring: {name}"):
+            mine = run_benchmark(name, args.quick)
+        columns = list(dict.fromkeys(key for row in mine for key in row if key not in ("benchmark", "axis", "system")))
         table = Table(*columns, title=name, title_justify="left")
         for row in mine:
             table.add_row(*(f"{row[k]:.3g}" if isinstance(row.get(k), float) else str(row.get(k, "")) for k in columns))
-        Console().print(table)
+        console.print(table)
+        rows += mine
     if args.out:
         with atomic_path(args.out) as temporary:
-            temporary.write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1))
+            temporary.write_text(json.dumps({"versions": versions(), "machine": machine(), "rows": rows}, indent=1))
         print(f"wrote {args.out}")
+    if args.figure:
+        from cstformer.report.scaling import scaling_figure
+        from cstformer.report.style import save_figure
+
+        print(f"wrote {save_figure(scaling_figure([r for r in rows if r['benchmark'] == 'scaling']), args.figure)}")
     return 0
 
 

@@ -15,12 +15,15 @@ BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users")
 """Name of each benchmark and of its file."""
 
 
-def run_benchmarks(names: Sequence[str] | None = None, quick: bool = False) -> list[dict[str, Any]]:
-    """Run them; each row has ``benchmark``, ``case`` and its numbers."""
-    rows = []
-    for name in names or BENCHMARKS:
+def chosen(names: Sequence[str] | None) -> Sequence[str]:
+    """The benchmarks of these names, or all."""
+    for name in names or ():
         if name not in BENCHMARKS:
             raise unknown("benchmark", name, BENCHMARKS)
-        measure = importlib.import_module(f"cstformer.benchmarks.{name}").measure
-        rows += [{"benchmark": name, **row} for row in measure(quick)]
-    return rows
+    return names or BENCHMARKS
+
+
+def run_benchmark(name: str, quick: bool = False) -> list[dict[str, Any]]:
+    """Run one; each row has ``benchmark``, ``case`` and its numbers."""
+    measure = importlib.import_module(f"cstformer.benchmarks.{name}").measure
+    return [{"benchmark": name, **row} for row in measure(quick)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cstformer.benchmarks import pipeline, run_benchmarks, scaling, step, stopwatch, users
+from cstformer.benchmarks import chosen, pipeline, scaling, step, stopwatch, users
 from cstformer.errors import CSTError
 from cstformer.estimator import CST
 from cstformer.samples import Samples
@@ -97,4 +97,4 @@ def test_users_compares_on_the_same_queries():
 
 def test_unknown_benchmark():
     with pytest.raises(CSTError, match="did you mean 'queries'"):
-        run_benchmarks(["querys"])
+        chosen(["querys"])

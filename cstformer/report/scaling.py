@@ -1,0 +1,64 @@
+"""How time and memory of a training step grow: the figure behind ``cst bench --figure`` (the paper's Figure 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from cstformer.errors import CSTError
+from cstformer.report.layout import legend_above, plain_log_axis, titled
+from cstformer.report.style import PAGE_WIDTH, new_figure, styled
+
+SYSTEMS = {
+    "joint, exact": ("#0072B2", "s", (0, (5, 1.5))),
+    "joint, Nyström": ("#CC79A7", "^", (0, (1.5, 1.2))),
+    "context": ("#D55E00", "o", "-"),
+}
+LABELS = {"dummies": "dummy points", "points": "context points", "width": "width", "order": "derivative order"}
+MEASURES = {"seconds": "seconds a step", "peak MB": "peak memory (MB)"}
+
+
+@styled
+def scaling_figure(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Figure:
+    """Draw time (above) and memory (below) against what was varied, a column each, with fitted slopes.
+
+    ``rows`` are those of the benchmark ``scaling``: {"axis", "system", "size", "seconds", "peak MB"}, and
+    {"axis", "system", "slope of seconds", "slope of peak MB"}.
+    """
+    measured = [row for row in rows if "size" in row]
+    axes = [axis for axis in LABELS if any(row["axis"] == axis for row in measured)]
+    if not axes:
+        raise CSTError("there is no measurement of the benchmark 'scaling' to draw; run cst bench with it")
+    fig, panels = new_figure(2, len(axes), (PAGE_WIDTH, 4.6), sharex="col")
+    for column, axis in enumerate(axes):
+        for line, (measure, label) in enumerate(MEASURES.items()):
+            ax = panels[line, column]
+            for system, (colour, marker, style) in SYSTEMS.items():
+                mine = [row for row in measured if (row["axis"], row["system"]) == (axis, system)]
+                if mine:
+                    x, y = [row["size"] for row in mine], [row[measure] for row in mine]
+                    ax.plot(x, y, color=colour, marker=marker, markersize=3.5, linestyle=style, label=system)
+            ax.set_yscale("log")
+            plain_log_axis(ax)
+            ax.grid(True)
+            if axis != "order":
+                ax.set_xscale("log")
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                ax.xaxis.set_minor_formatter(NullFormatter())
+            _write_slopes(ax, [r for r in rows if r["axis"] == axis and f"slope of {measure}" in r], measure)
+            if column == 0:
+                ax.set_ylabel(label)
+        panels[1, column].set_xlabel(LABELS[axis])
+    legend_above(fig, *panels[0, 0].get_legend_handles_labels())
+    return titled(fig, title)
+
+
+def _write_slopes(ax: Any, slopes: Sequence[Mapping[str, Any]], measure: str) -> None:
+    """Exponents of the fitted power laws, in the colour of their line, in a corner that the lines leave free."""
+    for i, row in enumerate(reversed(slopes)):
+        text = f"slope {row[f'slope of {measure}']:.2f}"
+        colour = SYSTEMS[row["system"]][0]
+        ax.text(0.97, 0.03 + 0.1 * i, text, color=colour, transform=ax.transAxes, ha="right", size=7.5)
