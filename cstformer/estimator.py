@@ -39,6 +39,7 @@ from cstformer.inputs import (
     warn_outside,
 )
 from cstformer.interpolation import Start, make_start
+from cstformer.memory import keep_freed_memory
 from cstformer.objective import Batch, SobolevObjective, Validation
 from cstformer.patches import PatchLayout
 from cstformer.samples import Samples
@@ -316,6 +317,7 @@ class CST(Settings, BaseEstimator):
         """Several partial derivatives in one pass; order 0 is the value."""
         network = self._fitted()
         wanted: list[MultiIndex] = [check_multi_index(i, network.architecture.d) for i in indices]
+        keep_freed_memory()
         context, queries = self._inputs(context, at)
         terms = plan(network.architecture.d, wanted)
         compiles = self._compiles(terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cstformer.checkpoint import read_tensors, write_tensors
 from cstformer.errors import CSTError, CSTWarning
+from cstformer.memory import keep_freed_memory
 from cstformer.settings import Settings
 from cstformer.threads import thread_limit
 
@@ -127,6 +128,7 @@ def train(
     fingerprint : str, optional
         Of the data: a state file that was written with another one is refused.
     """
+    keep_freed_memory()
     run = _Run(network, loss, score, count, settings, state, fingerprint)
     done = run.resume()
     if done < settings.steps and run.report.ended == "finished":

@@ -299,3 +299,21 @@ def test_compiled_kernels_are_the_same_functions():
             fast = results()
         for a, b in zip(fast, plain, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_products_in_bfloat16_stay_close_and_reach_the_weights():
+    """Three significant digits of each factor; bias, storage and gradient stay in the format of the data."""
+    coefs, weight, bias = (normal(*s, seed=i).float() for i, s in enumerate([(3, 20, 8), (5, 8), (5,)]))
+    weight.requires_grad_()
+    x = Series(coefs, 2)
+
+    def value_and_gradient() -> tuple[torch.Tensor, torch.Tensor]:
+        y = series.linear(x, weight, bias).coefs
+        return y, torch.autograd.grad(y.square().sum(), weight)[0]
+
+    y, gradient = value_and_gradient()
+    with series.matrix_products(torch.bfloat16):
+        low, low_gradient = value_and_gradient()
+    assert low.dtype == low_gradient.dtype == torch.float32
+    for a, b in ((low, y), (low_gradient, gradient)):
+        assert 0 < relative_error(a, b) < 0.02
