@@ -153,7 +153,7 @@ def test_large_frames_do_not_saturate_the_gates():
         network = rival._network(3, size**2)
         frames = network.scale * torch.randn(100, size**2)
         gates = frames @ network.lstm.weight_ih_l0[:, :-1].T
-        assert float(gates.std()) == pytest.approx(3**-0.5, rel=0.1)  # of uniform weights in [−1, 1]
+        assert gates.std().item() == pytest.approx(3**-0.5, rel=0.1)  # of uniform weights in [−1, 1]
 
 
 def test_even_kernels_are_refused():

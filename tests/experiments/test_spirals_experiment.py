@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cstformer.baselines import BASELINES
 from cstformer.errors import CSTError
 from cstformer.experiments import base
 from cstformer.experiments.spirals import (
@@ -93,6 +94,31 @@ def test_files_of_a_run(smoke):
     assert {f"figure{n}" for n in ("2", "6", "7", "8", "9", "10")} <= {name.split("_")[0] for name in numbers}
     assert all((out / name).stat().st_size > 10_000 for name in numbers)
     assert result["command"] == "cst run spirals --preset smoke --seed 0"
+
+
+def test_all_runs_every_rival_that_reads_curves():
+    """A rival joins by its line in the registry, under its label; those of the interpolators keep their rows."""
+    config = EXPERIMENT.presets["smoke"]
+    plain, every = ({c.model for c in cells(config)} for cells in (EXPERIMENT.cells, EXPERIMENT.all_cells))
+    assert {"LSTM", "LatentODE", "LFADS"} <= plain < every
+    reading = {EXPERIMENT.row_name(key) for key, cls in BASELINES.items() if not cls.frames_only}
+    assert reading <= every and {"Transformer + linear", "GP", BERT} <= reading
+    assert not every & {cls.label for cls in BASELINES.values() if cls.frames_only}
+    assert {c.model for c in EXPERIMENT.cells(EXPERIMENT.presets["demo"])}.isdisjoint({"LSTM", "LFADS"})
+
+
+def test_a_rival_by_its_key_with_a_recorded_search(tmp_path):
+    result = base.run_experiment(
+        EXPERIMENT, "smoke", tmp_path / "run", models=["lstm", "gp", "linear"], quiet=True, jobs=1
+    )
+    assert {row["model"] for row in result["table"]} == {"LSTM", "GP", "linear"}
+    done = json.loads((tmp_path / "run" / "cells" / base.Cell("LSTM", CLEAN).slug / "done.json").read_text())
+    search = done["facts"]["search"]
+    rate = BASELINES["lstm"]().learning_rate
+    assert [t["learning_rate"] for t in search["trials"]] == pytest.approx([rate / 3, rate, 3 * rate])
+    saved = BASELINES["lstm"].load(tmp_path / "run" / "cells" / base.Cell("LSTM", CLEAN).slug / "model")
+    assert saved.learning_rate == search["learning_rate"]
+    assert any("chosen by short trials" in note and "LSTM" in note for note in result["notes"])
 
 
 def test_finished_rows_are_not_computed_again(tmp_path, monkeypatch):
