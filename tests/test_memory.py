@@ -10,7 +10,7 @@ PAGE_FAULTS = """
 import resource, torch
 from cstformer.memory import keep_freed_memory
 kept = keep_freed_memory()
-for _ in range(3):
+for _ in range(30):
     torch.ones(2**24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
