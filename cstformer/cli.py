@@ -422,7 +422,7 @@ def _add_calcium(kinds, sets) -> None:
 def _show(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from cstformer.datasets.navier_stokes import Solutions, is_navier_stokes
+    from cstformer.datasets.navier_stokes_reader import Solutions, is_navier_stokes
     from cstformer.patches import is_movie, load_movie
     from cstformer.samples import Samples
 

@@ -13,7 +13,8 @@ import scipy.io
 
 from cstformer import cli
 from cstformer.datasets import navier_stokes
-from cstformer.datasets.navier_stokes import AMPLITUDES, Law, Solutions, initial_vorticity, make_navier_stokes
+from cstformer.datasets.navier_stokes import AMPLITUDES, Law, initial_vorticity, make_navier_stokes
+from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.errors import CSTError
 from cstformer.patches import samples_to_frames
 
