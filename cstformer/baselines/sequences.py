@@ -253,23 +253,26 @@ class SequenceBaseline(NeuralBaseline):
         n = held_out.points.coords.shape[1]
         patterns = max(1, min(16, 128 // len(held_out), 2**12 // (len(held_out) * n)))
         batch = held_out[torch.arange(len(held_out)).repeat(patterns)]
-        parts = []
+        masks = []
         for index in self._passes(len(batch), n):
-            frames = self._frames(batch[index])
-            keep = frames.present
+            present = self._frames(batch[index]).present
+            keep = present
             for _ in range(20):  # at least one frame is hidden wherever a sample has three
-                drawn = sampling.hide_points(frames.present, min(0.5, self.hide), generator)
-                keep = torch.where((keep == frames.present).all(1, keepdim=True), drawn, keep)
-            hidden = frames.observed & ~_widen(keep, frames.values)
-            parts.append((frames.only(keep), frames, hidden if bool(hidden.any()) else frames.observed))
+                drawn = sampling.hide_points(present, min(0.5, self.hide), generator)
+                keep = torch.where((keep == present).all(1, keepdim=True), drawn, keep)
+            masks.append((index, keep))
 
         @torch.no_grad()
         def score() -> float:
-            errors = [
-                float(data_term(self.network_(shown, frames.times), frames.values, where, 2.0))
-                for shown, frames, where in parts
-            ]
-            return float(np.average(errors, weights=[int(where.sum()) for *_, where in parts]))
+            errors, counts = [], []
+            for index, keep in masks:
+                frames = self._frames(batch[index])
+                hidden = frames.observed & ~_widen(keep, frames.values)
+                where = hidden if bool(hidden.any()) else frames.observed
+                y = self.network_(frames.only(keep), frames.times)
+                errors.append(float(data_term(y, frames.values, where, 2.0)))
+                counts.append(int(where.sum()))
+            return float(np.average(errors, weights=counts))
 
         return score
 
