@@ -185,8 +185,24 @@ class FNO2D(_FourierOperator):
     label: ClassVar[str] = "FNO2D"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},
-        "smoke": {"modes": 4, "hidden": 8, "layers": 2, "projection": 16, "window": 3, "steps": 30, "batch": 8},
-        "paper": {"window": 10, "targets": 0, "hide": 0.0, "learning_rate": 1e-3, "weight_decay": 1e-4},
+        "smoke": {
+            "modes": 4,
+            "hidden": 8,
+            "layers": 2,
+            "projection": 16,
+            "window": 3,
+            "noise": 0.0,
+            "steps": 30,
+            "batch": 8,
+        },
+        "paper": {
+            "window": 10,
+            "targets": 0,
+            "noise": 0.1,
+            "hide": 0.0,
+            "learning_rate": 1e-3,
+            "weight_decay": 1e-4,
+        },
     }
 
     modes: int = setting(12, "Fourier modes on either side of 0, along rows and columns", low=1)
@@ -206,8 +222,24 @@ class FNO3D(_FourierOperator):
     label: ClassVar[str] = "FNO3D"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},
-        "smoke": {"modes": 4, "hidden": 8, "layers": 2, "projection": 16, "slots": 12, "steps": 30, "batch": 8},
-        "paper": {"resample": "index", "hide": 0.0, "learning_rate": 1e-3, "weight_decay": 1e-4},
+        "smoke": {
+            "modes": 4,
+            "hidden": 8,
+            "layers": 2,
+            "projection": 16,
+            "slots": 12,
+            "noise": 0.0,
+            "steps": 30,
+            "batch": 8,
+        },
+        "paper": {
+            "resample": "index",
+            "slots": 16,
+            "noise": 0.1,
+            "hide": 0.0,
+            "learning_rate": 1e-3,
+            "weight_decay": 1e-4,
+        },
     }
 
     modes: int = setting(8, "Fourier modes on either side of 0, along rows, columns and time", low=1)

@@ -129,9 +129,17 @@ class LatentODE(VariationalBaseline):
     label: ClassVar[str] = "LatentODE"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},
-        "smoke": {"latent_size": 6, "hidden": 20, "ode_steps": 8, "steps": 30, "batch": 8},
+        "smoke": {"latent_size": 6, "hidden": 20, "ode_steps": 8, "noise": 0.0, "steps": 30, "batch": 8},
         # The published sizes; the paper does not give that of the latent, which hardly matters to the count.
-        "paper": {"latent_size": 20, "encoder": 25, "hidden": 40, "mask": False, "hide": 0.0, "learning_rate": 1e-3},
+        "paper": {
+            "latent_size": 20,
+            "encoder": 25,
+            "hidden": 40,
+            "mask": False,
+            "noise": 0.1,
+            "hide": 0.0,
+            "learning_rate": 1e-3,
+        },
     }
 
     latent_size: int = setting(20, "numbers in the latent state", low=1)

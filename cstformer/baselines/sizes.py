@@ -27,10 +27,11 @@ KITTI = PatchLayout((128, 160), (16, 32), channels=3)
 VORTICITY = PatchLayout((64, 64), (8, 8))
 CORTEX = PatchLayout((184, 208), (23, 16))
 
-_TABLE = "published: 10 more embeddings, which nothing reads"
-_NYSTROM = "published: a second output projection, {} × (d² − 2d) weights more; two linear maps in a row are one"
-_POOLED = "paper: as described about ours; its count fits one pooled vector and a layer to the whole clip"
-_CLOCK = "ours also gets the time between frames"
+_TABLE = "without the published code's 10 embeddings that nothing reads"
+_NYSTROM = "without the published code's second projection after each attention: {} × (d² − 2d) weights"
+_POOLED = "decoded per token; the printed count needs one pooled vector and a layer from it to the whole clip"
+_CLOCK = "is also given the time between frames"
+_CHANNELS = "is also given times and what was observed"
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,17 @@ SIZES: dict[str, dict[str, Size]] = {
         "Transformer": Size("transformer", "818 K", 2, note=_TABLE),
     },
     "video": {
-        "ConvGRU": Size("convgru", "53.6 M", KITTI, note="kernels 9 and 11 found by search; " + _CLOCK),
+        "ConvGRU": Size("convgru", "53.6 M", KITTI, note="kernels 9 and 11 inferred from the count; " + _CLOCK),
         "3D-ViT": Size("vit3d", "214.6 M", KITTI, note=_POOLED),
         "ViViT": Size("vivit", "224.7 M", KITTI, note=_POOLED),
-        "CST": Size("cst", "93.3 M", KITTI, _BASE, "paper: probably the calcium model's; " + _NYSTROM.format(12)),
+        "CST": Size(
+            "cst", "93.3 M", KITTI, _BASE, _NYSTROM.format(12) + "; the printed count equals the calcium model's"
+        ),
     },
     "navier-stokes": {
-        "FNO2D": Size("fno2d", "926 K", VORTICITY, note="ours also gets times and what was observed"),
-        "FNO3D": Size("fno3d", "6.56 M", VORTICITY, note="ours also gets times and what was observed"),
-        "CST": Size("cst", "818 K", VORTICITY, note="8 × 8 patches; the paper's count fits any of 2 to 17 values"),
+        "FNO2D": Size("fno2d", "926 K", VORTICITY, note=_CHANNELS),
+        "FNO3D": Size("fno3d", "6.56 M", VORTICITY, note=_CHANNELS),
+        "CST": Size("cst", "818 K", VORTICITY, note="8 × 8 patches; the printed count fits tokens of 2 to 17 values"),
     },
     "calcium": {
         "LSTM": Size("lstm", "46.2 M", CORTEX, note=_CLOCK),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 
 from cstformer.baselines.sizes import SIZES
-from cstformer.errors import unknown
+from cstformer.errors import CSTError, unknown
+from cstformer.report.tables import MISSING
 
 
 def parameter_tables(experiment: str | None = None) -> list[Table]:
@@ -22,7 +23,10 @@ def parameter_tables(experiment: str | None = None) -> list[Table]:
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("note", overflow="fold")
         for label, size in rows.items():
-            count = size.count()
-            table.add_row(label, f"{count:,}", size.paper, f"{count / size.published:.3f}", size.note)
+            try:
+                count = size.count()
+                table.add_row(label, f"{count:,}", size.paper, f"{count / size.published:.3f}", size.note)
+            except CSTError as error:  # a package is missing: the other rows do not need it
+                table.add_row(label, MISSING, size.paper, MISSING, str(error))
         tables.append(table)
     return tables
