@@ -134,6 +134,11 @@ def make_navier_stokes(
     -------
     Number of solutions that were computed now.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from cstformer.threads import cores
+
     target = Path(path).absolute()
     if target.suffix != ".zarr":
         raise CSTError(f"{path}: the solutions are written as Zarr; choose a name that ends in .zarr")
@@ -141,11 +146,7 @@ def make_navier_stokes(
         raise CSTError(f"jobs must be at least 1, got {jobs}")
     group = _claim(target, law)
     missing = [int(block) for block in np.flatnonzero(group["finished"][:] == 0)]
-    jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing))
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+    jobs = min(jobs or cores(), len(missing))
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     made = 0
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
