@@ -42,7 +42,7 @@ from cstformer.interpolation import Start, make_start
 from cstformer.memory import keep_freed_memory
 from cstformer.objective import Batch, SobolevObjective, Validation
 from cstformer.patches import PatchLayout
-from cstformer.samples import Samples
+from cstformer.samples import Samples, as_floats
 from cstformer.scaling import Scaling, as_batches
 from cstformer.series import Series
 from cstformer.settings import Settings, check_settings, preset, setting_fields
@@ -333,10 +333,18 @@ class CST(Settings, BaseEstimator):
             out.append(self.scaling_.derivative(y, q))
         return out
 
-    def attention(self, context: Samples, at: Any) -> AttentionMaps:
-        """Attention maps of every layer and head for these context points and queries."""
+    def attention(self, context: Samples, at: Any, values: Any = None) -> AttentionMaps:
+        """Attention maps of every layer and head for these context points and queries.
+
+        Parameters
+        ----------
+        context, at : as in `predict`
+        values : array (N, m, c), optional
+            What is known at the queries, in the user's units; it then takes the place of their start.
+        """
         network = self._fitted()
         context, queries = self._inputs(context, at)
+        known = None if values is None else self._known(values, queries)
         data = self.scaling_.batch(context, self._dtype(), self.device_)
         collected = []
         with torch.no_grad():
@@ -344,7 +352,8 @@ class CST(Settings, BaseEstimator):
                 points = data[index].points
                 maps: list[Tensor] = []
                 x = series.constant(self._tensor(queries[index.numpy()]))
-                network(points, x, self._start(points)(x), maps)
+                start = self._start(points)(x) if known is None else series.constant(known[index.to(known.device)])
+                network(points, x, start, maps)
                 collected.append(torch.stack(maps, 1).cpu().double().numpy())
         tokens = context.point_observed
         if network.architecture.pattern == "joint":
@@ -353,6 +362,14 @@ class CST(Settings, BaseEstimator):
         else:
             rows, columns = self._user(queries), context.coords
         return AttentionMaps(np.concatenate(collected), rows, columns, tokens)
+
+    def _known(self, values: Any, queries: np.ndarray) -> Tensor:
+        """Check the values of queries; in the model's units."""
+        y = as_floats("values", values)
+        shape = (*queries.shape[:2], self._fitted().architecture.c)
+        if y.shape != shape or not np.isfinite(y).all():
+            raise CSTError(f"values has shape {y.shape}; give finite numbers of shape {shape}, one row a query")
+        return self._tensor((y - self.scaling_.mean) / self.scaling_.sd)
 
     def _stream(self, context: Samples, queries: np.ndarray, terms: DerivativePlan) -> Iterator[Series]:
         """Series at the queries, sample batch by sample batch and chunk by chunk."""
