@@ -227,7 +227,6 @@ def preprocess(
             pieces = []
             for channel, stored in zip(channels, small, strict=True):
                 raw = resample(stored[(slice(None), *box)], channel.times, clock)
-                raw = np.where(inside, raw, np.nan) if not inside.all() else raw
                 pieces.append(delta_f(raw, 1 / channels[0].step, settings.baseline, settings.cutoff))
             scores, mean, sd = z_score(_corrected(pieces, inside, rim, settings.correction))
             movie[:, top:bottom, left:right] = scores
@@ -307,7 +306,9 @@ def _corrected(
 ) -> np.ndarray:
     if correction == "estimator":
         return remove_hemodynamics(pieces[0], pieces[1], inside, rim)
-    return crop(regress_out(pieces[0], pieces[1], inside) if correction == "regression" else pieces[0], rim)
+    if correction == "regression":
+        return crop(regress_out(pieces[0], pieces[1], inside), rim)
+    return crop(np.where(inside, pieces[0], np.nan), rim)
 
 
 def _mask(

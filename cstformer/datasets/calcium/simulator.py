@@ -187,7 +187,7 @@ class CalciumSimulation:
         """All frames of the camera, interleaved, as a Dask array that makes them when asked."""
         import dask.array as da
 
-        frames = max(1, min(64, 2**24 // self.size**2))
+        frames = max(2, min(64, 2**22 // self.size**2))  # small arrays, whose memory is used again
         return da.from_array(_Camera(self), chunks=(frames, self.size, self.size), asarray=True)
 
     def recording(self) -> Recording:

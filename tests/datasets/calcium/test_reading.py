@@ -1,0 +1,186 @@
+"""The same little recording from every format, unread until asked for."""
+
+import datetime
+import importlib.util
+import os
+from pathlib import Path
+
+import dask.array as da
+import h5py
+import numpy as np
+import pynwb
+import pytest
+import tifffile
+import zarr
+
+from cstformer.datasets.calcium import reading
+from cstformer.datasets.calcium.reading import open_recording, read_stimuli
+from cstformer.errors import CSTError
+
+FRAMES = np.random.default_rng(0).integers(0, 60000, (11, 6, 4)).astype(np.uint16)
+TIMES = np.arange(11) / 20
+
+
+def check(recording):
+    """Both channels hold the frames that belong to them."""
+    assert sorted(recording.channels) == [395, 575]
+    for nm, first in ((575, 0), (395, 1)):
+        channel = recording.channel(nm)
+        assert isinstance(channel.frames, da.Array)
+        np.testing.assert_array_equal(channel.frames.compute(), FRAMES[first::2])
+        np.testing.assert_allclose(channel.times, TIMES[first::2])
+
+
+def arrays():
+    table = {"stimulus_start": [0.1], "stimulus_stop": [0.3], "stimulus_contrast": [50.0]}
+    named = {"movie": FRAMES, "times": TIMES, "wavelengths": np.resize([575, 395], 11), "mask": FRAMES[0] > 0}
+    return named | {"pixel_mm": np.array(0.02), "dark": np.array(100.0)} | {k: np.array(v) for k, v in table.items()}
+
+
+def write_hdf5(path, **named):
+    with h5py.File(path, "w") as file:
+        for name, array in named.items():
+            file[name] = array
+
+
+def write_zarr(path, **named):
+    group = zarr.open_group(path, mode="w")
+    for name, array in named.items():
+        group.create_array(name, data=np.atleast_1d(array))
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.npz", np.savez), ("a.h5", write_hdf5), ("a.zarr", write_zarr)])
+def test_named_arrays(tmp_path, name, write):
+    write(tmp_path / name, **arrays())
+    recording = open_recording(tmp_path / name)
+    check(recording)
+    assert recording.pixel_mm == pytest.approx(0.02)
+    assert recording.stimuli.contrast.tolist() == [50.0]
+    assert recording.mask.shape == (6, 4)
+    assert recording.dark.tolist() == [[100.0]]
+
+
+def test_mat_v73_has_its_axes_reversed(tmp_path):
+    """What MATLAB calls (H, W, T) is (T, W, H) in the HDF5 file underneath."""
+    named = arrays()
+    write_hdf5(tmp_path / "a.mat", movie=FRAMES.transpose(0, 2, 1), times=TIMES[:, None], wavelengths=[[575, 395]])
+    check(open_recording(tmp_path / "a.mat"))
+    assert named["movie"].shape == FRAMES.shape
+
+
+def test_npy_is_mapped(tmp_path):
+    np.save(tmp_path / "a.npy", FRAMES)
+    check(open_recording(tmp_path / "a.npy", wavelengths=(575, 395), rate=20.0))
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_tiff_stack(tmp_path, compression, monkeypatch):
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 3 * FRAMES[0].nbytes)  # several reads a file
+    tifffile.imwrite(tmp_path / "a.tif", FRAMES, compression=compression, photometric="minisblack")
+    recording = open_recording(tmp_path / "a.tif", wavelengths=(575, 395), rate=20.0)
+    assert recording.channel(575).frames.npartitions > 1
+    check(recording)
+
+
+def test_tiff_folder_in_natural_order_with_pixel_size(tmp_path):
+    for i, frame in enumerate(FRAMES):
+        tifffile.imwrite(tmp_path / f"frame{i}.tif", frame, imagej=True, resolution=(50, 50), metadata={"unit": "mm"})
+    recording = open_recording(tmp_path, wavelengths=(575, 395), rate=20.0)
+    check(recording)
+    assert recording.pixel_mm == pytest.approx(0.02)
+
+
+def test_channels_in_arrays_of_their_own(tmp_path):
+    apart = {"f_575": FRAMES[::2], "times_575": TIMES[::2], "f_395": FRAMES[1::2], "times_395": TIMES[1::2]}
+    np.savez(tmp_path / "a.npz", **apart)
+    check(open_recording(tmp_path / "a.npz"))
+
+
+def nwb_file(path, series):
+    nwb = pynwb.NWBFile("gratings", "one", datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC))
+    device = nwb.create_device("microscope")
+    for name, kind, nm, frames, when in series:
+        plane = nwb.create_imaging_plane(
+            name=f"plane {name}",
+            optical_channel=pynwb.ophys.OpticalChannel(name="c", description="d", emission_lambda=600.0),
+            description="cortex",
+            device=device,
+            excitation_lambda=nm,
+            indicator="jRCaMP1b",
+            location="dorsal cortex",
+            grid_spacing=[2e-5, 2e-5],
+            grid_spacing_unit="meters",
+        )
+        # The schema wants [frame][x][y].
+        nwb.add_acquisition(kind(name=name, data=frames.transpose(0, 2, 1), imaging_plane=plane, unit="n.a.", **when))
+    nwb.add_trial_column("contrast", "per cent")
+    nwb.add_trial(start_time=0.1, stop_time=0.3, contrast=20.0)
+    with pynwb.NWBHDF5IO(path, "w") as io:
+        io.write(nwb)
+
+
+def test_nwb_with_a_series_for_each_wavelength(tmp_path):
+    one, two = pynwb.ophys.OnePhotonSeries, pynwb.ophys.TwoPhotonSeries
+    signal = ("signal", one, 575.0, FRAMES[::2], {"rate": 10.0, "starting_time": 0.0})
+    control = ("control", two, 395.0, FRAMES[1::2], {"timestamps": TIMES[1::2]})
+    nwb_file(tmp_path / "a.nwb", [signal, control])
+    recording = open_recording(tmp_path / "a.nwb")
+    check(recording)
+    assert recording.pixel_mm == pytest.approx(0.02)
+    assert recording.stimuli.contrast.tolist() == [20.0]
+
+
+def test_nwb_with_one_interleaved_series(tmp_path):
+    series = ("camera", pynwb.ophys.OnePhotonSeries, 575.0, FRAMES, {"timestamps": TIMES})
+    nwb_file(tmp_path / "a.nwb", [series])
+    check(open_recording(tmp_path / "a.nwb", wavelengths=(575, 395)))
+
+
+def test_nothing_is_read_before_it_is_asked_for(tmp_path):
+    write_hdf5(tmp_path / "a.h5", **arrays())
+    recording = open_recording(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:  # nor is the file held open
+        file["movie"][...] = 0
+    assert recording.channel(575).frames.max().compute() == 0
+
+
+def test_stimulus_table(tmp_path):
+    (tmp_path / "s.csv").write_text("Start [s],Stop [s],Contrast\n5,7,100\n12,14,2\n")
+    assert read_stimuli(tmp_path / "s.csv").contrast_at([6, 13, 20]).tolist() == [100, 2, 0]
+    (tmp_path / "t.csv").write_text("start,stop\n1,2\n")
+    with pytest.raises(CSTError, match="no column 'contrast'"):
+        read_stimuli(tmp_path / "t.csv")
+
+
+def test_refusals(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", movie=FRAMES)
+    for options, message in [
+        ({}, "which wavelength"),
+        ({"wavelengths": (575, 395)}, "pass rate="),
+        ({"rate": -1.0}, "rate must be"),
+        ({"key": "movies"}, "did you mean 'movie'"),
+    ]:
+        with pytest.raises(CSTError, match=message):
+            open_recording(tmp_path / "a.npz", **options)
+    np.savez(tmp_path / "b.npz", one=FRAMES, two=FRAMES)
+    with pytest.raises(CSTError, match="found 2 in"):
+        open_recording(tmp_path / "b.npz", rate=20.0)
+    with pytest.raises(CSTError, match="no such file"):
+        open_recording(tmp_path / "c.h5")
+    with pytest.raises(CSTError, match=r"unknown kind of recording '\.avi'"):
+        open_recording(tmp_path / "c.avi")
+    with pytest.raises(CSTError, match=r"no \.tif file"):
+        open_recording(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CSTError, match=r"need dask; pip install cstformer\[neuro\]"):
+        open_recording(tmp_path / "a.npz")
+
+
+@pytest.mark.skipif("CST_DATA" not in os.environ, reason="CST_DATA names no folder with shared recordings")
+def test_a_real_raw_recording():
+    path = Path(os.environ.get("CST_DATA", "."), "widefield_jrgeco", "jrgeco1a_561_raw_bin2_256x256_u16.npz")
+    if not path.exists():
+        pytest.skip("CST_DATA has no widefield_jrgeco recording")
+    channel = open_recording(path, wavelengths=(561,)).channel(561)
+    assert channel.frames.shape == (200, 256, 256)
+    assert 1 / channel.step == pytest.approx(1.0, abs=0.01)
