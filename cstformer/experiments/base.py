@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shlex
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ import numpy as np
 from cstformer.checkpoint import versions
 from cstformer.errors import CSTError, unknown
 from cstformer.files import atomic_path, read_npz
+from cstformer.workers import begin_worker
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _compute_in_parallel(
 
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_worker, (os.getpid(),)) as pool,
+        ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), begin_worker, (os.getpid(),)) as pool,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         task = bar.add_task(f"{experiment.name} ({jobs} at a time)", total=len(cells))
@@ -225,20 +225,6 @@ def _compute_in_parallel(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _begin_worker(parent: int) -> None:
-    """One thread a worker, which ends when its parent is gone, however that was killed."""
-    import torch
-
-    torch.set_num_threads(1)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _read(out: Path, cell: Cell) -> CellResult | None:
