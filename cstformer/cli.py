@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from cstformer.errors import CSTError, unknown
 
-EXPERIMENTS = ("spirals", "attention")
+EXPERIMENTS = ("spirals", "attention", "cost")
 
 
 class Parser(argparse.ArgumentParser):

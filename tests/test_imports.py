@@ -59,7 +59,7 @@ FORBIDDEN = {
     "queries": {"baselines", "datasets", "experiments", "report", "explorer", "benchmarks", "cli"},
     "baselines": {"experiments", "report", "explorer", "benchmarks", "cli"},
     "datasets": {"estimator", "baselines", "experiments", "report", "explorer", "benchmarks", "cli"},
-    "experiments": {"explorer", "benchmarks", "cli"},
+    "experiments": {"explorer", "cli"},
     "report": {"experiments", "explorer", "benchmarks", "cli"},
     "explorer": {"experiments", "cli"},
     "cli": set(),

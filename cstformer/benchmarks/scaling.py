@@ -7,12 +7,14 @@ describes it) and ``context`` (ours). One curve a step, default sizes elsewhere;
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from cstformer.benchmarks.step import taylor_step
+from cstformer.benchmarks.step import model_of, taylor_step
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes, slope
 from cstformer.memory import keep_freed_memory
 from cstformer.settings import Settings
+from cstformer.transformer import parameter_count
 
 SYSTEMS = {
     "joint, exact": {"pattern": "joint", "attention_kind": "exact"},
@@ -44,13 +46,14 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for axis, sizes in SIZES.items():
         for system, changes in SYSTEMS.items():
-            series = _series(axis, sizes[1:3] if quick else sizes, changes, rounds=1 if quick else 3)
+            series = measure_series(axis, sizes[1:3] if quick else sizes, changes, rounds=1 if quick else 3)
             rows += [{"case": f"{AXES[axis]}, {system}", "axis": axis, "system": system, **row} for row in series]
-            rows += _slopes(axis, system, series)
+            rows += fitted_slopes(axis, system, series)
     return rows
 
 
-def _series(axis: str, sizes: tuple[int, ...], changes: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
+def measure_series(axis: str, sizes: Sequence[int], changes: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
+    """Seconds and memory of a step of one system at growing sizes, as far as the limits allow."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
         if rows and axis != "order":
@@ -59,16 +62,20 @@ def _series(axis: str, sizes: tuple[int, ...], changes: dict[str, Any], rounds: 
             if growth * rows[-1]["peak MB"] > 2 * MEMORY_LIMIT or growth * rows[-1]["seconds"] > 2 * TIME_LIMIT:
                 break
         points = size if axis == "points" else 10
-        step = taylor_step(Settings(**BASE | changes | ({} if axis == "points" else {axis: size})), points=points)
+        settings = Settings(**BASE | changes | ({} if axis == "points" else {axis: size}))
+        step = taylor_step(settings, points=points)
         started = time.perf_counter()
         memory = peak_megabytes(step)
         if time.perf_counter() - started > TIME_LIMIT:
             break
-        rows.append({"size": size, "seconds": best_seconds({"step": step}, rounds)["step"], "peak MB": memory})
+        seconds = best_seconds({"step": step}, rounds)["step"]
+        parameters = parameter_count(model_of(settings))
+        rows.append({"size": size, "seconds": seconds, "peak MB": memory, "parameters": parameters})
     return rows
 
 
-def _slopes(axis: str, system: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def fitted_slopes(axis: str, system: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row with the exponents of time and memory beyond `FROM`, where there is enough to fit."""
     far = [row for row in rows if row["size"] >= FROM]
     if axis not in ("dummies", "points") or len(far) < 2:
         return []

@@ -70,7 +70,8 @@ def _curves(count: int, n: int = 10) -> Context:
     return Context(coords, torch.as_tensor(y, dtype=torch.float32), torch.ones(count, n, 2, dtype=torch.bool))
 
 
-def _model(settings: Settings) -> ContinuousTransformer:
+def model_of(settings: Settings) -> ContinuousTransformer:
+    """The network that these settings make, for curves in the plane."""
     names = set(Architecture.__dataclass_fields__) & set(Settings.__dataclass_fields__)
     torch.manual_seed(0)
     return ContinuousTransformer(Architecture(d=1, c=2, **{name: getattr(settings, name) for name in names}))
@@ -83,7 +84,7 @@ def _start(settings: Settings) -> Callable[[Context], Any]:
 
 def taylor_step(settings: Settings, points: int = 10) -> Callable[[], Tensor]:
     """Loss and gradient as training computes them."""
-    network, batch = _model(settings), Batch(_curves(settings.batch, points))
+    network, batch = model_of(settings), Batch(_curves(settings.batch, points))
     objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, MU if settings.order else 0.0)
     compiled = settings.feedforward >= 1024  # as `compile="auto"` decides for runs of these sizes
 
@@ -99,7 +100,7 @@ def taylor_step(settings: Settings, points: int = 10) -> Callable[[], Tensor]:
 
 def _nested_step(settings: Settings, pieces: int = 1) -> Callable[[], Tensor]:
     """The same loss with derivatives by nested forward-mode autograd along a shift of the queries, in equal pieces."""
-    network, points = _model(settings), _curves(settings.batch)
+    network, points = model_of(settings), _curves(settings.batch)
     objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, 0.0)
 
     def step() -> Tensor:

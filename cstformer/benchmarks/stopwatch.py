@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 Work = Callable[[], Any]
 LONG = 4.0  # seconds after which a work needs no second try: neither warm-up nor noise matters much
@@ -48,7 +49,7 @@ def peak_megabytes(work: Work) -> float:
     return float(np.cumsum([0, *(event.nbytes() for event in changes)]).max()) / 2**20
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
+def slope(x: ArrayLike, y: ArrayLike) -> float:
     """Exponent of the power law y ∝ x^a that fits best on log–log axes.
 
     >>> round(slope([1, 10, 100], [2, 200, 20_000]), 6)

@@ -58,6 +58,8 @@ class Experiment(ABC):
     name: str
     presets: dict[str, Any]
     """Configuration (a frozen dataclass) of each preset."""
+    parallel: bool = True
+    """Whether cells may be computed side by side; not where they measure time."""
 
     @abstractmethod
     def cells(self, config: Any) -> list[Cell]:
@@ -100,7 +102,7 @@ def run_experiment(
     )
     started = time.monotonic()
     missing = [cell for cell in cells if _read(out, cell) is None]
-    jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing))
+    jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing)) if experiment.parallel else 1
     if jobs > 1:
         _compute_in_parallel(experiment, missing, config, seed, out, jobs, quiet)
     else:

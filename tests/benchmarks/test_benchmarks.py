@@ -84,9 +84,12 @@ def test_the_profile_of_a_training_covers_all_of_it():
 def test_slopes_are_fitted_to_large_sizes_only():
     rows = [{"size": n, "seconds": 3 + n**2 / 1e6, "peak MB": 2.0 * n} for n in (10, 100)]
     rows += [{"size": n, "seconds": n**2 / 1e6, "peak MB": 2.0 * n} for n in (500, 1000, 5000)]
-    (row,) = scaling._slopes("dummies", "joint, exact", rows)
+    (row,) = scaling.fitted_slopes("dummies", "joint, exact", rows)
     assert row["slope of seconds"] == pytest.approx(2) and row["slope of peak MB"] == pytest.approx(1)
-    assert scaling._slopes("order", "context", rows) == [] and scaling._slopes("dummies", "context", rows[:3]) == []
+    assert (
+        scaling.fitted_slopes("order", "context", rows) == []
+        and scaling.fitted_slopes("dummies", "context", rows[:3]) == []
+    )
 
 
 def test_users_compares_on_the_same_queries():
