@@ -2,8 +2,8 @@
 
 ``cst run cost --preset default`` (about three minutes on two cores) measures time and peak memory of a training step
 with 10 to 10 000 dummy points and one curve: joint with exact attention (the paper's model as published), joint with
-Nyström attention (as described) and context (ours). Expect slopes of about 2 for exact and about 1 for the other two (the paper
-claims a linear growth of memory, in a figure without numbers).
+Nyström attention (as described) and context (ours). Expect slopes of about 2 for exact and about 1 for the other two
+(the paper claims a linear growth of memory, in a figure without numbers).
 """
 
 from __future__ import annotations
