@@ -232,9 +232,12 @@ class FNO3D(_FourierOperator):
             "steps": 30,
             "batch": 8,
         },
+        # 10 frames and 6 empty grid points, as in the published operator.
         "paper": {
+            "hidden": 20,
+            "projection": 80,
             "resample": "index",
-            "slots": 16,
+            "padding": 6,
             "noise": 0.1,
             "hide": 0.0,
             "learning_rate": 1e-3,
@@ -242,11 +245,13 @@ class FNO3D(_FourierOperator):
         },
     }
 
+    hidden: int = setting(12, "channels of the Fourier layers (their width)", low=1)
     modes: int = setting(8, "Fourier modes on either side of 0, along rows, columns and time", low=1)
-    projection: int = setting(80, "hidden channels of the last step", low=1)
+    projection: int = setting(32, "hidden channels of the last step", low=1)
     resample: str = setting("regular", "frames on the time grid by index, or resampled", ("regular", "index"))
-    slots: int = setting(26, "grid points in time, the empty ones included", low=2)
-    padding: int = setting(6, "grid points in time that stay empty", low=0)
+    slots: int = setting(16, "grid points in time, the empty ones included", low=2)
+    padding: int = setting(4, "grid points in time that stay empty", low=0)
+    batch: int = setting(4, "samples per step", low=1)
 
     def _network(self, d: int, c: int) -> MovieOperator:
         sizes = self._operator(mixing=True)
