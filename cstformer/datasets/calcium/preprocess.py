@@ -196,6 +196,7 @@ def preprocess(
     import dask
     import dask.array as da
     import zarr
+    from threadpoolctl import threadpool_limits
 
     settings = settings or Preprocessing()
     if Path(out).suffix != ".zarr":
@@ -232,7 +233,8 @@ def preprocess(
             movie[:, top:bottom, left:right] = scores
             still["mean"][top:bottom, left:right], still["sd"][top:bottom, left:right] = mean, sd
 
-        with dask_bar("cleaning pixels", progress):
+        # Dask's threads share the cores already; those of the linear algebra would only get in their way.
+        with dask_bar("cleaning pixels", progress), threadpool_limits(1):
             dask.compute([clean(top, left) for top in range(0, height, rows) for left in range(0, width, cols)])
         exists &= still["sd"] > 0
         for name, image in (still | {"mask": exists}).items():

@@ -133,6 +133,14 @@ def test_better_than_regression_and_regression_better_than_nothing():
     assert score["estimate"] > score["regress"] + 0.05 > score["no"] + 0.1
 
 
+def test_the_estimate_has_nothing_in_common_with_its_control():
+    """The covariance of x̂ with y is Σ_xy Σ_y⁻¹ Σ_y = [Σ_x, 0]: with y₂ it is zero, whatever the data."""
+    _, one, two = movies()
+    estimate = remove_hemodynamics(one, two)
+    shared = np.einsum("thw,thw->hw", estimate, two - two.mean(axis=0)) / len(two)
+    assert np.abs(shared).max() < 1e-6 * np.abs(np.einsum("thw,thw->hw", one, two - two.mean(axis=0)) / len(two)).max()
+
+
 def test_regression_is_least_squares():
     _, one, two = movies()
     pixel = np.polyfit(two[:, 2, 3], one[:, 2, 3], 1)
