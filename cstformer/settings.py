@@ -34,6 +34,7 @@ class Settings:
     pattern: str = setting("context", "who reads whom: context (ours) or joint (the paper's)", ("context", "joint"))
     attention_kind: str = setting("exact", "exact, or nystrom: linear in the number of tokens", ("exact", "nystrom"))
     landmarks: int = setting(32, "landmarks of Nyström attention", low=1)
+    projections: int = setting(1, "linear maps after attention; the published Nyström class has 2", low=1, high=2)
     norm: str = setting("pre", "LayerNorm before (pre) or after (post, the paper's) each step", ("pre", "post"))
     encoding: str = setting("fourier", "coordinate encoding; linear is the paper's", ("fourier", "linear"))
     features: int = setting(32, "Fourier features", low=1)

@@ -36,6 +36,7 @@ class Architecture:
     pattern: str = "context"
     attention_kind: str = "exact"
     landmarks: int = 32
+    projections: int = 1
     iterations: int = 6
     norm: str = "pre"
     encoding: str = "fourier"
@@ -111,6 +112,8 @@ class Attention(nn.Module):
         self.query = Linear(a.width, a.width)
         self.key_value = Linear(a.width, 2 * a.width)
         self.out = Linear(a.width, a.width)
+        # The published Nyström class projects its output twice.
+        self.again = Linear(a.width, a.width) if a.projections == 2 else None
 
     def keys_values(self, x: Series) -> tuple[Series, Series]:
         """Keys and values of (J, B, n, width) tokens, each (J, B, heads, n, width / heads)."""
@@ -121,6 +124,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps: list | None):
         """Let the tokens ``x`` (J, B, m, width) read the keys; append the map to ``maps`` if there is such a list."""
+        y = self._read(x, keys_values, mask, nystrom, maps)
+        return y if self.again is None else self.again(y)
+
+    def _read(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps: list | None):
         k, v = keys_values
         if not nystrom and maps is None and self._few(x, k):
             return self._read_few(x, k.value, v.value, mask)

@@ -357,3 +357,12 @@ def test_many_queries_of_few_points_take_a_shorter_way_to_the_same_answer(order,
     assert relative_error(short, plain) < 1e-12 and plain.isfinite().all()
     for a, b in zip(gradient, reference, strict=True):
         assert relative_error(a, b) < 1e-9 or b.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_second_projection_after_attention(attention):
+    """One more matrix and bias a layer; all partial derivatives stay exact."""
+    sizes = dict(attention_kind=attention, encoding="fourier", norm="pre", pattern="joint")
+    check_all_partials(1, 2, "cubic", projections=2, **sizes)
+    one, two = (parameter_count(tiny_network(projections=k, **sizes)) for k in (1, 2))
+    assert two - one == 2 * (8 * 8 + 8)

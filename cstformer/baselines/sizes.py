@@ -28,7 +28,7 @@ VORTICITY = PatchLayout((64, 64), (8, 8))
 CORTEX = PatchLayout((184, 208), (23, 16))
 
 _TABLE = "without the published code's 10 embeddings that nothing reads"
-_NYSTROM = "without the published code's second projection after each attention: {} × (d² − 2d) weights"
+_NYSTROM = "Nyström attention projected twice, as in the published code"
 _POOLED = "decoded per token; the printed count needs one pooled vector and a layer from it to the whole clip"
 _CLOCK = "is also given the time between frames"
 _CHANNELS = "is also given times and what was observed"
@@ -83,8 +83,8 @@ class Size:
         return parameter_count(self.network())
 
 
-_BASE = {"width": 768, "layers": 12, "heads": 12, "attention_kind": "nystrom"}
-_SMALL = {"width": 384, "layers": 6, "heads": 6, "attention_kind": "nystrom"}
+_BASE = {"width": 768, "layers": 12, "heads": 12, "attention_kind": "nystrom", "projections": 2}
+_SMALL = {"width": 384, "layers": 6, "heads": 6, "attention_kind": "nystrom", "projections": 2}
 _VIVIT = {"dim": 768, "head_width": 128, "feedforward": 2048, "tubelet_rows": 23, "tubelet_cols": 16}
 
 SIZES: dict[str, dict[str, Size]] = {
@@ -96,9 +96,7 @@ SIZES: dict[str, dict[str, Size]] = {
         "ConvGRU": Size("convgru", "53.6 M", KITTI, note="kernels 9 and 11 inferred from the count; " + _CLOCK),
         "3D-ViT": Size("vit3d", "214.6 M", KITTI, note=_POOLED),
         "ViViT": Size("vivit", "224.7 M", KITTI, note=_POOLED),
-        "CST": Size(
-            "cst", "93.3 M", KITTI, _BASE, _NYSTROM.format(12) + "; the printed count equals the calcium model's"
-        ),
+        "CST": Size("cst", "93.3 M", KITTI, _BASE, _NYSTROM + "; the printed count is that of the calcium model"),
     },
     "navier-stokes": {
         "FNO2D": Size("fno2d", "926 K", VORTICITY, note=_CHANNELS),
@@ -111,8 +109,8 @@ SIZES: dict[str, dict[str, Size]] = {
         "LatentODE": Size("latent-ode", "2.5 M", CORTEX, note=_CLOCK),
         "LFADS": Size("lfads", "80.0 M", CORTEX, note=_CLOCK),
         "ViViT": Size("vivit", "528.9 M", CORTEX, _VIVIT, _POOLED),
-        "CST-small": Size("cst", "19.1 M", CORTEX, _SMALL, _NYSTROM.format(6)),
-        "CST-base": Size("cst", "93.3 M", CORTEX, _BASE, _NYSTROM.format(12)),
+        "CST-small": Size("cst", "19.1 M", CORTEX, _SMALL, _NYSTROM),
+        "CST-base": Size("cst", "93.3 M", CORTEX, _BASE, _NYSTROM),
     },
 }
 """Experiment → row of its parameter table → size."""

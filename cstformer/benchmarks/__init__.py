@@ -11,7 +11,7 @@ from cstformer.errors import unknown
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before torch: its profiler, which counts memory, need not talk
 
-BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver")
+BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver", "calcium")
 """Name of each benchmark and of its file."""
 
 
