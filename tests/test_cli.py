@@ -27,8 +27,13 @@ COMMANDS = [
     ["data", "show"],
     ["data", "make"],
     ["data", "make", "spirals"],
+    ["data", "make", "navier-stokes"],
+    ["data", "make", "calcium"],
+    ["data", "preprocess-calcium"],
+    ["models"],
     ["run"],
     ["report"],
+    ["bench"],
 ]
 SMOKE = ["--preset", "smoke", "--steps", "3", "--quiet"]
 
