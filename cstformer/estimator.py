@@ -24,6 +24,7 @@ from torch import Tensor
 from cstformer import sampling, series
 from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
+from cstformer.encoding import FourierEncoding
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.frame_start import frame_noise, frame_series, frame_start
 from cstformer.gaussian_process import Kernel, fit_kernel
@@ -268,7 +269,11 @@ class CST(Settings, BaseEstimator):
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return ContinuousTransformer(self._architecture(d, c)).to(self._dtype())
+            network = ContinuousTransformer(self._architecture(d, c)).to(self._dtype())
+        if self.layout_ is not None and self.layout_.periodic and isinstance(network.position, FourierEncoding):
+            for axis in (0, 1):
+                network.position.wrap(1 + axis, self.layout_.frame[axis] / self.scaling_.span[1 + axis])
+        return network
 
     def _architecture(self, d: int, c: int) -> Architecture:
         names = {f.name for f in dataclasses.fields(Architecture)} & set(setting_fields())
@@ -398,7 +403,7 @@ class CST(Settings, BaseEstimator):
         """Check both; the context, and the queries (N, m, d) in the model's units."""
         a = self._fitted().architecture
         queries = check_queries(context, at, a.d, a.c)
-        warn_outside(queries, self.scaling_, self.names_["coord_names"], stacklevel=6)
+        warn_outside(queries, self.scaling_, self.names_["coord_names"], self.layout_, stacklevel=6)
         return context.merged().sorted(), self.scaling_.coords(queries)
 
     def _start(self, points: Context) -> Start:

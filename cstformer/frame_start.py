@@ -3,7 +3,7 @@ r"""The start for patch tokens: interpolate whole frames in time, then cut the p
 The context is frames on a patch grid. A query at (t, row, col) starts at
 :math:`\sum_i w_i(t)\, \text{frame}_i`, where the weights :math:`w_i` are those of any start of `interpolation`
 in time, resampled at the patch's pixel positions by cubic convolution (Keys, 1981; C1, exact on the pixel grid).
-Beyond the frame the edge pixel continues.
+Beyond the frame the edge pixel continues, or, if the layout is periodic, the opposite edge.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         rows = _position(x, 1, layout, pixels)
         cols = _position(x, 2, layout, pixels)
         if _on_grid(rows[1]) and _on_grid(cols[1]):
-            window = _windows(frames, rows[0], cols[0], layout.patch)  # (B, T, m, P0, P1, C)
+            window = _windows(frames, rows[0], cols[0], layout.patch, layout.periodic)  # (B, T, m, P0, P1, C)
             y = weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
         else:
             p, q = layout.patch
-            window = _windows(frames, rows[0] - 1, cols[0] - 1, (p + 3, q + 3))
+            window = _windows(frames, rows[0] - 1, cols[0] - 1, (p + 3, q + 3), layout.periodic)
             y = weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
             y = _resample(y, rows[1], p, axis=3)
             y = _resample(y, cols[1], q, axis=4)
@@ -141,8 +141,7 @@ def _position(x: Series, axis: int, layout: PatchLayout, pixels: Pixels) -> tupl
     size = layout.patch[axis - 1]
     where = x.map(lambda c: c[..., axis] * float(pixels[1][axis - 1]))
     value = where.value + float(pixels[0][axis - 1]) - (size - 1) / 2
-    last = layout.padded[axis - 1] - size
-    held = value.clamp(0, last)
+    held = value if layout.periodic else value.clamp(0, layout.padded[axis - 1] - size)
     first = torch.floor(held + 1e-4)
     tail = where.coefs[1:] * ((held - value).abs() < 1e-4)
     return first.long(), Series(torch.cat([(held - first).unsqueeze(0), tail]), x.order, x.directions)
@@ -152,11 +151,12 @@ def _on_grid(fraction: Series) -> bool:
     return bool(fraction.value.abs().max() < 1e-3) and not bool(fraction.coefs[1:].any())
 
 
-def _windows(frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int]) -> Tensor:
+def _windows(frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int], periodic: bool) -> Tensor:
     """Cut-outs of ``size`` pixels whose first pixel is (row, col): (B, T, m, size[0], size[1], C)."""
     _, count, height, width, channels = frames.shape
-    r = (row[..., None] + torch.arange(size[0], device=row.device)).clamp(0, height - 1)  # (B, m, p)
-    c = (col[..., None] + torch.arange(size[1], device=col.device)).clamp(0, width - 1)
+    r = row[..., None] + torch.arange(size[0], device=row.device)  # (B, m, p)
+    c = col[..., None] + torch.arange(size[1], device=col.device)
+    r, c = (r % height, c % width) if periodic else (r.clamp(0, height - 1), c.clamp(0, width - 1))
     index = (r[..., :, None] * width + c[..., None, :]).flatten(1)  # (B, m·p·q)
     index = index[:, None, :, None].expand(-1, count, -1, channels)
     return frames.flatten(2, 3).gather(2, index).unflatten(2, (row.shape[1], *size))

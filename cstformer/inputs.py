@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.objective import Batch
+from cstformer.patches import PatchLayout
 from cstformer.samples import Samples, as_floats
 from cstformer.scaling import Scaling
 
@@ -53,9 +54,17 @@ def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray
     return x
 
 
-def warn_outside(queries: np.ndarray, scaling: Scaling, coord_names: list[str], stacklevel: int = 3) -> None:
-    """Say so when queries lie outside the training domain."""
+def warn_outside(
+    queries: np.ndarray,
+    scaling: Scaling,
+    coord_names: list[str],
+    layout: PatchLayout | None = None,
+    stacklevel: int = 3,
+) -> None:
+    """Say so when queries lie outside the training domain; a periodic frame has no outside."""
     scaled = scaling.coords(queries)
+    if layout is not None and layout.periodic:
+        scaled = scaled[..., :1]
     outside = np.maximum(-scaled, scaled - 1).max((0, 1))
     if (outside > 1e-6).any():
         axis = int(outside.argmax())

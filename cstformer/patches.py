@@ -35,6 +35,8 @@ class PatchLayout:
     """Height and width of a patch in pixels."""
     channels: int = 1
     """Values a pixel."""
+    periodic: bool = False
+    """Whether a frame continues at its opposite edge; it is then made of whole patches."""
 
     def __post_init__(self) -> None:
         for name in ("frame", "patch"):
@@ -42,6 +44,10 @@ class PatchLayout:
             object.__setattr__(self, name, size)
         if not _is_count(self.channels):
             raise CSTError(f"channels must be a positive integer, got {self.channels!r}")
+        if not isinstance(self.periodic, bool):
+            raise CSTError(f"periodic must be True or False, got {self.periodic!r}")
+        if self.periodic and self.padded != self.frame:
+            raise CSTError(f"periodic frames {self.frame} must be whole patches; choose a patch that divides them")
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -66,14 +72,16 @@ class PatchLayout:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
-        return {"frame": list(self.frame), "patch": list(self.patch), "channels": self.channels}
+        periodic = {"periodic": True} if self.periodic else {}
+        return {"frame": list(self.frame), "patch": list(self.patch), "channels": self.channels, **periodic}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PatchLayout:
         """Inverse of `to_dict`."""
-        if set(data) != {"frame", "patch", "channels"}:
-            raise CSTError(f"a patch layout has frame, patch and channels, got {sorted(data)}")
-        return cls(_pair("frame", data["frame"]), _pair("patch", data["patch"]), data["channels"])
+        if set(data) - {"periodic"} != {"frame", "patch", "channels"}:
+            raise CSTError(f"a patch layout has frame, patch, channels and perhaps periodic, got {sorted(data)}")
+        frame, patch = _pair("frame", data["frame"]), _pair("patch", data["patch"])
+        return cls(frame, patch, data["channels"], data.get("periodic", False))
 
 
 def _is_count(number: object) -> bool:
@@ -95,6 +103,7 @@ def frames_to_samples(
     mask: ArrayLike | None = None,
     time_unit: str | None = None,
     cover: bool = False,
+    periodic: bool = False,
 ) -> Samples:
     """Cut frames into patch tokens at coordinates (t, row, col), ordered by time, then patch row and column.
 
@@ -108,6 +117,7 @@ def frames_to_samples(
     mask : (H, W) bool, True where a pixel exists.
     time_unit : unit of `times`; "frame" when there are no times.
     cover : add one last window that ends at the last frame, if none does.
+    periodic : the frames continue at their opposite edges; they must be whole patches.
 
     Returns
     -------
@@ -127,7 +137,7 @@ def frames_to_samples(
     frames = frames[..., None] if frames.ndim == 3 else frames
     frames = frames[None] if frames.ndim == 4 else frames
     N, T, H, W, channels = frames.shape
-    layout = PatchLayout((H, W), patch, channels)
+    layout = PatchLayout((H, W), patch, channels, periodic)
     clock = _clock(times, T)
     if mask is not None:
         exists = np.asarray(mask)

@@ -54,3 +54,14 @@ def test_frequencies_are_fixed_and_saved():
     assert "frequencies" in encoding.state_dict()
     assert "frequencies" not in dict(encoding.named_parameters())
     assert float(encoding.frequencies.std()) == pytest.approx(0.5 * 2 * math.pi, rel=0.05)
+
+
+def test_a_wrapped_axis_is_periodic_and_the_other_is_not():
+    torch.manual_seed(0)
+    encoding = FourierEncoding(2, 5, features=8, frequency=2.0).double()
+    encoding.wrap(1, 1.25)
+    x = uniform(6, 2)
+    at = lambda shift: encoding(series.constant(x + torch.tensor(shift).double())).value  # noqa: E731
+    assert torch.allclose(at([0.0, 1.25]), at([0.0, 0.0]), atol=1e-12)
+    assert not torch.allclose(at([1.25, 0.0]), at([0.0, 0.0]), atol=1e-2)
+    assert not torch.allclose(at([0.0, 0.6]), at([0.0, 0.0]), atol=1e-2)

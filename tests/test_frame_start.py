@@ -23,8 +23,8 @@ KERNEL = Kernel((0.4,), 1.0, 0.5, 0.05)
 class Frames:
     """A movie as a context (only its coordinates are scaled), and the start at the user's coordinates."""
 
-    def __init__(self, movie, patch=(4, 4), kind="linear", times=None):
-        self.samples = frames_to_samples(movie, patch, times=times).sorted()
+    def __init__(self, movie, patch=(4, 4), kind="linear", times=None, periodic=False):
+        self.samples = frames_to_samples(movie, patch, times=times, periodic=periodic).sorted()
         self.layout: PatchLayout = self.samples.layout
         points = self.samples.coords[self.samples.point_observed]
         self.low, self.span = points.min(0), np.ptp(points, axis=0)
@@ -123,6 +123,35 @@ def test_sizes_that_do_not_divide_continue_the_edge_pixel():
     movie = np.full((3, 5, 6), 7.0)
     patches = Frames(movie)([[0.5, 1.5, 1.5], [1.0, 3.1, 3.9], [2.0, 5.5, 5.5], [2.0, 4.9, 4.8], [0.0, -3.0, 99.0]])
     assert np.allclose(patches, 7.0, atol=1e-9)
+
+
+def waves(frames, height, width):
+    """A periodic movie of a few waves."""
+    t, r, c = np.meshgrid(np.arange(frames), np.arange(height) / height, np.arange(width) / width, indexing="ij")
+    return np.sin(2 * np.pi * r + t) * np.cos(2 * np.pi * (2 * c - r)) + 0.3 * np.cos(2 * np.pi * c)
+
+
+def test_periodic_frames_have_no_seam():
+    """Turning the torus turns the start: patches across an edge are those of the turned movie inside it."""
+    movie = waves(3, 12, 16)
+    here, turned = Frames(movie, periodic=True), Frames(np.roll(movie, (5, 7), (1, 2)), periodic=True)
+    inside = np.array([[1.0, 5.5, 6.5], [0.4, 5.8, 7.1], [1.7, 4.2, 8.9]])
+    for shift in ([0, 5, 7], [0, 5 - 12, 7], [0, 5, 7 + 32]):
+        assert np.allclose(turned(inside + shift), here(inside), atol=1e-9)
+    rows, cols = (np.array([10, 11, 0, 1]), np.array([14, 15, 0, 1]))
+    assert np.allclose(here([[2.0, 11.5, -0.5]])[0, ..., 0], movie[2][np.ix_(rows, cols)], atol=1e-9)
+
+
+def test_slopes_across_a_periodic_edge():
+    frames, h = Frames(waves(4, 12, 16), kind="cubic", periodic=True), 1e-5
+    at = frames.scaled([[1.3, 11.3, 15.2], [2.2, -0.4, 3.1]])
+    terms = plan(3, [(0, 1, 0), (0, 0, 1)])
+    y = frames.start(straight_line(at, terms.directions, 1))
+    for q in terms.weights:
+        step = h * torch.tensor(q, dtype=torch.float64)
+        up, down = (frames.start(constant(at + sign * step)).value for sign in (1, -1))
+        assert relative_error(terms.partial(y, q), (up - down) / (2 * h)) < 1e-6
+        assert terms.partial(y, q).abs().max() > 0.1
 
 
 def test_two_samples_do_not_mix():
@@ -280,6 +309,17 @@ def test_the_estimator_on_frames(size):
         model.derivative(samples, frame_queries(samples.layout, [1.5]), (1, 0, 0)), samples.layout
     )
     assert np.allclose(slope[1, 0, ..., 0], movie[3] - movie[2], atol=1e-8)
+
+
+def test_the_estimator_on_a_torus_has_no_seam():
+    """A whole period further the answer is the same, whatever the weights, and nobody speaks of extrapolation."""
+    samples = frames_to_samples(waves(6, 8, 8), (4, 4), window=4, stride=1, periodic=True)
+    model = fit_quickly(CST.preset("smoke", steps=5, learning_rate=0.02, precision="float64"), samples)
+    at = np.array([[0.7, 3.1, 6.9], [1.5, 1.5, 1.5]])
+    here = model.predict(samples, at)
+    for turn in ([0, 8, 0], [0, 0, 8], [0, -8, 16]):
+        assert np.allclose(model.predict(samples, at + turn), here, atol=1e-8)
+    assert not np.allclose(model.predict(samples, at + [0, 4, 0]), here, atol=1e-2)
 
 
 def test_frames_on_ragged_windows():

@@ -29,7 +29,8 @@ def test_layout_numbers():
     layout = PatchLayout((10, 16), (8, 8), 2)
     assert layout.padded == (16, 16) and layout.grid == (2, 2) and layout.c == 128
     assert layout.centres.tolist() == [[3.5, 3.5], [3.5, 11.5], [11.5, 3.5], [11.5, 11.5]]
-    assert PatchLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    for layout in (layout, PatchLayout((16, 8), (8, 4), periodic=True)):
+        assert PatchLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,8 @@ def test_layout_numbers():
         (((10, 10), (8, 0)), "patch must be two positive integers"),
         (((10, 10), 8), "patch must be two positive integers .* got 8"),
         (((10, 10), (8, 8), 0), "channels must be a positive integer, got 0"),
+        (((10, 10), (5, 5), 1, 1), "periodic must be True or False, got 1"),
+        (((10, 16), (8, 8), 1, True), "must be whole patches; choose a patch that divides them"),
     ],
 )
 def test_layout_refuses(arguments, message):

@@ -126,7 +126,7 @@ class Baseline(ABC):
         at : array (N, m, d), or (m, d) for all samples alike; (m,) where d = 1
         """
         context, queries = self._inputs(context, at)
-        warn_outside(queries, self.scaling_, self.names_["coord_names"])
+        warn_outside(queries, self.scaling_, self.names_["coord_names"], self.layout_)
         return self._predict(context, queries)
 
     def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:

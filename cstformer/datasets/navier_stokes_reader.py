@@ -137,7 +137,9 @@ class Solutions:
         rows, frames = self._rows(dynamics), self.frames(dynamics, times)[..., None]
         clock = self.times[self._places(times, len(rows))]
         groups = [(frames, clock)] if clock.ndim == 1 else zip(frames[:, None], clock, strict=True)
-        tokens = Samples.concatenate([frames_to_samples(movie, patch, times=t, time_unit="1") for movie, t in groups])
+        tokens = Samples.concatenate(
+            [frames_to_samples(movie, patch, times=t, time_unit="1", periodic=True) for movie, t in groups]
+        )
         return tokens._with(sample_ids=[int(row) for row in rows])
 
     def _rows(self, dynamics: Any) -> Int[np.ndarray, " n"]:
