@@ -4,14 +4,14 @@ BIN := .venv/bin
 # Small models gain nothing from many threads; parallel work is done by processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-long bench clean
+.PHONY: setup demo test test-long docs bench clean
 
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[files,cluster,neuro,rivals,video,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[files,cluster,neuro,rivals,video,docs,dev]"
 	touch .venv/.ready
 
 demo: setup
@@ -27,9 +27,13 @@ test: setup
 test-long: setup
 	$(BIN)/python -m pytest -m long
 
+docs: setup
+	$(BIN)/mkdocs build --strict
+	@echo "Open site/index.html in a browser."
+
 bench: setup
 	$(BIN)/cst bench
 
 clean:
-	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
