@@ -67,11 +67,9 @@ class Size:
         """The network, on the meta device: sizes without numbers."""
         model = self.model()
         d, c = (3, self.data.c) if isinstance(self.data, PatchLayout) else (1, self.data)
+        assert isinstance(model, CST | NeuralBaseline)
+        model.layout_ = self.data if isinstance(self.data, PatchLayout) else None
         with torch.device("meta"):
-            if isinstance(model, CST):
-                return model._network(d, c)
-            assert isinstance(model, NeuralBaseline)
-            model.layout_ = self.data if isinstance(self.data, PatchLayout) else None
             return model._network(d, c)
 
     def count(self) -> int:
