@@ -22,7 +22,7 @@ from cstformer.baselines import base
 from cstformer.benchmarks import chosen
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 STEPS = 1  # of every training in an example
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -116,6 +116,13 @@ def test_what_is_generated_is_there(site):
     tex = (ROOT / "docs" / "how_it_works.md").read_text()
     assert pages["how_it_works.html"].equations == len(re.findall(r"\$\$.*?\$\$|\$[^$]+\$", tex, re.DOTALL))
     assert "arithmatex" not in (out / "how_it_works.html").read_text()
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
+def test_links_work_in_the_repository_too(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text())):
+        path = urlsplit(link).path
+        assert urlsplit(link).scheme or not path or (page.parent / path).exists(), link
 
 
 # --- Commands ---
