@@ -545,41 +545,40 @@ def _add_bench(commands) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, about two minutes")
     parser.add_argument("--only", metavar="A,B", help="only these benchmarks")
-    parser.add_argument("--out", metavar="FILE", help="also write the numbers as JSON")
+    parser.add_argument("--out", metavar="FILE", help="also write the numbers as JSON, beside those that are there")
+    parser.add_argument("--markdown", metavar="FILE", help="also write all tables as a page")
     parser.add_argument("--figure", metavar="FILE", help="also draw the benchmark 'scaling' as a PNG")
 
 
 def _bench(args: argparse.Namespace) -> int:
-    import json
-
     from rich.console import Console
-    from rich.table import Table
 
     from cstformer.benchmarks import chosen, run_benchmark
     from cstformer.checkpoint import versions
     from cstformer.experiments.base import machine
-    from cstformer.files import atomic_path
+    from cstformer.report import benchmarks
 
     names = chosen(args.only.split(",") if args.only else None)
-    console, rows = Console(), []
+    rows = benchmarks.read_benchmarks(args.out) if args.out else []
+    command = "cst bench --quick" if args.quick else "cst bench"
+    facts = {"command": command, "versions": versions(), "machine": machine()}
+    console = Console()
     for name in names:
         with console.status(f"measuring: {name}"):
             mine = run_benchmark(name, args.quick)
-        columns = list(dict.fromkeys(key for row in mine for key in row if key not in ("benchmark", "axis", "system")))
-        table = Table(*columns, title=name, title_justify="left")
-        for row in mine:
-            table.add_row(*(f"{row[k]:.3g}" if isinstance(row.get(k), float) else str(row.get(k, "")) for k in columns))
-        console.print(table)
-        rows += mine
-    if args.out:
-        with atomic_path(args.out) as temporary:
-            temporary.write_text(json.dumps({"versions": versions(), "machine": machine(), "rows": rows}, indent=1))
-        print(f"wrote {args.out}")
+        console.print(benchmarks.console_benchmark(name, mine))
+        rows = [row for row in rows if row["benchmark"] != name] + mine
+        if args.out:  # what is measured stays measured
+            benchmarks.write_benchmarks(args.out, rows, facts)
+    if args.markdown:
+        benchmarks.write_benchmarks_md(args.markdown, rows, facts)
     if args.figure:
         from cstformer.report.scaling import scaling_figure
         from cstformer.report.style import save_figure
 
-        print(f"wrote {save_figure(scaling_figure([r for r in rows if r['benchmark'] == 'scaling']), args.figure)}")
+        save_figure(scaling_figure([row for row in rows if row["benchmark"] == "scaling"]), args.figure)
+    for written in filter(None, (args.out, args.markdown, args.figure)):
+        print(f"wrote {written}")
     return 0
 
 

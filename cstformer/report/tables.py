@@ -316,16 +316,17 @@ def markdown_tables(result: Mapping[str, Any]) -> str:
         lines = [
             [f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in line] for line in group.lines
         ]
-        blocks += [f"**{_escape(group.condition)}**", _markdown(group.columns, lines, left=1)]
+        blocks += [f"**{_escape(group.condition)}**", markdown_table(group.columns, lines, left=1)]
     if result["tests"]:
         lines = [[_escape(text) for text in line] for line in lines_of_tests(result)]
-        blocks += ["**Tests**", _markdown(TEST_COLUMNS, lines, left=2)]
+        blocks += ["**Tests**", markdown_table(TEST_COLUMNS, lines, left=2)]
     if result.get("notes"):
         blocks.append("\n".join(f"- {_escape(str(note))}" for note in result["notes"]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
+def markdown_table(columns: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
+    """A Markdown table; the first ``left`` columns are set left, the others right."""
     rule = [":---" if i < left else "---:" for i in range(len(columns))]
     rows = [[_escape(column) for column in columns], rule, *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
