@@ -86,7 +86,7 @@ def presets_table() -> str:
 
 def command_help() -> str:
     """Help of every command, as `--help` prints it."""
-    os.environ["COLUMNS"] = "96"  # the width to which argparse wraps
+    os.environ["COLUMNS"] = "80"  # the width to which argparse wraps
     parts = [f"## {parser.prog}\n\n```text\n{parser.format_help().strip()}\n```" for parser in _walk(build_parser())]
     return "\n\n".join(parts)
 
