@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from cstformer.errors import unknown
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before torch: its profiler, which counts memory, need not talk
 
 BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver", "calcium")
 """Name of each benchmark and of its file."""

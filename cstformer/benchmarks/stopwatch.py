@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,12 +43,25 @@ def peak_megabytes(work: Work) -> float:
     """
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         work()
     assert recorded.profiler is not None
     changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())
     return float(np.cumsum([0, *(event.nbytes() for event in changes)]).max()) / 2**20
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the lines that torch's profiler writes about itself off the screen."""
+    screen = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
 
 
 def slope(x: ArrayLike, y: ArrayLike) -> float:
