@@ -144,7 +144,9 @@ def exp(x: Series) -> Series:
     """Exponential: j·e_j = Σ_{i=1..j} i·x_i·e_{j−i}."""
     if x.order == 0:
         return x.map(torch.exp)
-    return Series(_Exp.apply(x.coefs, x.order, x.directions), x.order, x.directions)
+    if torch.is_grad_enabled():
+        return Series(_Exp.apply(x.coefs, x.order, x.directions), x.order, x.directions)
+    return Series(_apply_kernel(_exp_value, x.order, x.directions, x.coefs), x.order, x.directions)
 
 
 def plain_exp(x: Series) -> Series:
@@ -224,7 +226,11 @@ def layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
     """LayerNorm over the last axis."""
     if x.order == 0:
         return x.map(lambda c: F.layer_norm(c, c.shape[-1:], weight, bias, eps))
-    y = _LayerNorm.apply(x.coefs, weight, bias, eps, x.order, x.directions)
+    if torch.is_grad_enabled():
+        y = _LayerNorm.apply(x.coefs, weight, bias, eps, x.order, x.directions)
+    else:
+        kernel = _compiled(_norm_alone) if _compiling.get() else _norm_alone
+        y = kernel(x.order, x.directions, eps, x.coefs.flatten(1, -2), weight, bias).view_as(x.coefs)
     return Series(y, x.order, x.directions)
 
 
@@ -276,7 +282,10 @@ def matrix_products(dtype: torch.dtype | None) -> Iterator[None]:
 
 @contextmanager
 def compiled_kernels(on: bool = True) -> Iterator[None]:
-    """Let `torch.compile` make one loop of each fused step: many times faster on wide layers, after a warm-up."""
+    """Let `torch.compile` make one loop of a fused step: many times faster on wide layers, after a warm-up.
+
+    With gradients only GELU, which takes most of the time there; without, exp and LayerNorm as well.
+    """
     token = _compiling.set(on)
     try:
         yield
@@ -286,17 +295,21 @@ def compiled_kernels(on: bool = True) -> Iterator[None]:
 
 @functools.cache
 def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(kernel, dynamic=True)
+    fast = torch.compile(kernel, dynamic=True)
+
+    def call(*args: Any) -> Any:
+        # Tensors that differ in nothing but their sizes need no second compilation.
+        return fast(*(a.detach().contiguous() if isinstance(a, Tensor) else a for a in args))
+
+    return call
 
 
-def _chosen(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    return _compiled(kernel) if _compiling.get() else kernel
-
-
-def _apply_kernel(kernel: Callable[..., Tensor], order: int, directions: int, *coefs: Tensor) -> Tensor:
+def _apply_kernel(
+    kernel: Callable[..., Tensor], order: int, directions: int, *coefs: Tensor, compiles: bool = True
+) -> Tensor:
     """An elementwise kernel on (J, ...) tensors: compiled, or a cache-sized piece at a time."""
     flat = [c.reshape(len(c), -1) for c in coefs]
-    if _compiling.get():
+    if compiles and _compiling.get():
         return _compiled(kernel)(order, directions, *flat).view_as(coefs[0])
     out = torch.empty_like(flat[0])
     for first in range(0, out.shape[1], _CHUNK):
@@ -339,7 +352,7 @@ def _exp_gradient(order: int, directions: int, out: Tensor, gradient: Tensor) ->
 class _Exp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, order: int, directions: int) -> Tensor:
-        out = _apply_kernel(_exp_value, order, directions, coefs)
+        out = _apply_kernel(_exp_value, order, directions, coefs, compiles=False)
         ctx.save_for_backward(out)
         ctx.shape = order, directions
         return out
@@ -347,7 +360,7 @@ class _Exp(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (out,) = ctx.saved_tensors
-        return _apply_kernel(_exp_gradient, *ctx.shape, out, gradient), None, None
+        return _apply_kernel(_exp_gradient, *ctx.shape, out, gradient, compiles=False), None, None
 
 
 class _Linear(torch.autograd.Function):
@@ -370,9 +383,7 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, weight: Tensor, bias: Tensor, eps: float, order: int, directions: int) -> Tensor:
         rows = coefs.flatten(1, -2)
-        if not any(ctx.needs_input_grad):  # nothing to keep for later
-            return _chosen(_norm_alone)(order, directions, eps, rows, weight, bias).view_as(coefs)
-        out, centred, scale = _chosen(_norm_value)(order, directions, eps, rows, weight, bias)
+        out, centred, scale = _norm_value(order, directions, eps, rows, weight, bias)
         ctx.save_for_backward(centred, scale, weight)
         ctx.shape = order, directions
         return out.view_as(coefs)
@@ -380,7 +391,8 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         centred, scale, weight = ctx.saved_tensors
-        total, normal = _chosen(_norm_gradient)(*ctx.shape, gradient.flatten(1, -2), centred, scale, weight)
+        order, directions = ctx.shape
+        total, normal = _norm_gradient(order, directions, gradient.flatten(1, -2), centred, scale, weight)
         for_weight = torch.einsum("jrw,jrw->w", gradient.flatten(1, -2), normal)
         return total.view_as(gradient), for_weight, gradient[0].flatten(0, -2).sum(0), None, None, None
 

@@ -32,8 +32,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     works["second derivatives"] = lambda: model.derivative(context, np.linspace(0, 1, most), (2,))
     works["bare matrix products, as the model is written"] = _products(model, context, most, shorter=False)
     works["bare matrix products, as computed here"] = _products(model, context, most, shorter=True)
-    # The first second derivative may compile its kernels, which takes long once: every work has a second turn.
-    seconds = best_seconds(works, rounds=2, always=True)
+    seconds = best_seconds(works, rounds=2, compiled=works)
     values = seconds[f"{most:,} queries"]
     rows: list[dict[str, Any]] = []
     for name, spent in seconds.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,14 +15,14 @@ Work = Callable[[], Any]
 LONG = 4.0  # seconds after which a work needs no second try: neither warm-up nor noise matters much
 
 
-def best_seconds(works: Mapping[str, Work], rounds: int = 3, always: bool = False) -> dict[str, float]:
+def best_seconds(works: Mapping[str, Work], rounds: int = 3, compiled: Collection[str] = ()) -> dict[str, float]:
     """Shortest time of each work; they take turns, so that a busy moment hits all of them.
 
-    The first turn is a warm-up (compilation, caches) and does not count, except, unless ``always``, for works that
-    take long: these are not repeated.
+    The first turn is a warm-up and does not count, except for works that take long, which are not repeated. Those in
+    ``compiled`` always are: their first turn may have compiled something.
     """
     first = {name: _seconds(work) for name, work in works.items()}
-    again = {name for name, seconds in first.items() if always or seconds <= LONG}
+    again = [name for name, seconds in first.items() if name in compiled or seconds <= LONG]
     best = {name: float("inf") if name in again else seconds for name, seconds in first.items()}
     for _ in range(rounds):
         for name in again:

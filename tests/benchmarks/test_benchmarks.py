@@ -39,7 +39,7 @@ def test_the_stopwatch_tells_slow_from_fast(monkeypatch):
     assert seconds["slow"] >= 0.02 > seconds["fast"] and len(calls) == 3
     monkeypatch.setattr(stopwatch, "LONG", -1.0)  # everything takes long: one turn, which counts
     assert stopwatch.best_seconds(works, rounds=2)["slow"] >= 0.02 and len(calls) == 4
-    stopwatch.best_seconds(works, rounds=2, always=True)
+    stopwatch.best_seconds(works, rounds=2, compiled=works)
     assert len(calls) == 7
 
 
