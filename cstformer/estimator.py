@@ -26,7 +26,7 @@ from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
 from cstformer.encoding import FourierEncoding
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.frame_start import frame_noise, frame_series, frame_start
+from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves
 from cstformer.gaussian_process import Kernel, fit_kernel
 from cstformer.inputs import (
     TOKENS_PER_STEP,
@@ -50,6 +50,7 @@ from cstformer.settings import Settings, check_settings, preset, setting_fields
 from cstformer.threads import thread_limit
 from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
+from cstformer.waves import Waves
 
 TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: bounds the memory
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
@@ -156,6 +157,7 @@ class CST(Settings, BaseEstimator):
         data = self.scaling_.batch(samples, self._dtype(), self.device_)
         training, held_out = split_samples(len(data), self.validation, self.seed)
         self.kernel_ = self._fit_kernel(data[training])
+        self.waves_ = None if self.layout_ is None else frame_waves(data[training], self.layout_, self._pixels())
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
         run = dataclasses.replace(_plain(self), batch=min(self.batch, max(1, TOKENS_PER_STEP // samples.n)))
@@ -412,7 +414,7 @@ class CST(Settings, BaseEstimator):
     def _start_of(self, points: Context, kind: str) -> Start:
         with torch.no_grad():
             if self.layout_ is not None:
-                return frame_start(kind, points, self.layout_, self._pixels(), self.kernel_)
+                return frame_start(kind, points, self.layout_, self._pixels(), self.waves_)
             return make_start(kind, points.coords, points.values, points.observed, self.kernel_)
 
     def _pixels(self) -> tuple[np.ndarray, np.ndarray]:
@@ -457,6 +459,7 @@ class CST(Settings, BaseEstimator):
             "c": network.architecture.c,
             "scaling": self.scaling_.describe(),
             "kernel": dataclasses.asdict(self.kernel_),
+            "waves": None if self.waves_ is None else self.waves_.describe(),
             "noise": self.noise_,
             "mu": self.mu_,
             "names": self.names_,
@@ -476,6 +479,7 @@ class CST(Settings, BaseEstimator):
             model.scaling_ = Scaling.from_description(about["scaling"])
             kernel = about["kernel"]
             model.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
+            model.waves_ = None if about["waves"] is None else Waves.from_description(about["waves"])
             model.noise_, model.mu_, model.names_ = about["noise"], about["mu"], about["names"]
             model.layout_ = None if about["layout"] is None else PatchLayout.from_dict(about["layout"])
             model.report_ = TrainingReport(**about["training"])

@@ -1,8 +1,9 @@
 r"""The start for patch tokens: interpolate whole frames in time, then cut the patch at any place.
 
 The context is frames on a patch grid. A query at (t, row, col) starts at
-:math:`\sum_i w_i(t)\, \text{frame}_i`, where the weights :math:`w_i` are those of any start of `interpolation`
-in time, resampled at the patch's pixel positions by cubic convolution (Keys, 1981; C1, exact on the pixel grid).
+:math:`\sum_i w_i(t)\, \text{frame}_i`, where the weights :math:`w_i` are those of any start of `interpolation` in time
+(``smooth``: each band of `waves` has its own), resampled at the patch's pixel positions by cubic convolution (Keys,
+1981; C1, exact on the pixel grid).
 Beyond the frame the edge pixel continues, or, if the layout is periodic, the opposite edge.
 """
 
@@ -22,9 +23,11 @@ from cstformer.objective import Batch
 from cstformer.patches import PatchLayout
 from cstformer.series import Series
 from cstformer.transformer import Context
+from cstformer.waves import Waves, fit_waves
 
 Pixels = tuple[np.ndarray, np.ndarray]
 """Origin and extent of the row and column axes in pixels: pixel = origin + extent · coordinate."""
+Smoother = Waves | Kernel | None
 
 # Keys' kernel with a = −1/2: weight of the pixels −1, 0, 1, 2 at fraction f, as coefficients of 1, f, f², f³.
 _KEYS = (
@@ -35,26 +38,34 @@ _KEYS = (
 )
 
 
-def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels, kernel: Kernel | None) -> Start:
+def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels, smoother: Smoother = None) -> Start:
     """Start at patches of any centre, from context patches on the grid.
 
     Parameters
     ----------
-    kind : start in time, one of `interpolation.STARTS`
+    kind : start in time, one of `interpolation.STARTS`, or ``wiener``: the frames filtered, then ``cubic``
     points : Context with coordinates (t, row, col), ordered by time
     layout : PatchLayout
     pixels : origin and extent of the row and column axes in pixels
-    kernel : Kernel in time, for ``smooth``
+    smoother : Waves of the training frames, for ``smooth`` and ``wiener``; or Kernel in time of all pixels, for
+        ``smooth``
     """
-    times, exists, frames, seen = read_frames(points, layout, pixels)
-    # What a patch has beyond the frame was never seen: cut it off, so that the edge pixel continues there.
-    frames = _fill(frames, seen, exists)[:, :, : layout.frame[0], : layout.frame[1]]
+    times, exists, frames = whole_frames(points, layout, pixels)
     batch, count = times.shape
+    parts: list[tuple[Kernel | None, Tensor]] = [(None, frames)]
+    if kind == "smooth":
+        parts = smoother.bands(frames) if isinstance(smoother, Waves) else [(smoother, frames)]
+    elif kind == "wiener":
+        assert isinstance(smoother, Waves), "the wiener start needs fitted waves"
+        kind, parts = "cubic", [(None, smoother.wiener(frames))]
+    frames = torch.cat([part for _, part in parts], 1)  # (B, T·bands, H, W, C)
     identity = torch.eye(count, dtype=times.dtype, device=times.device).expand(batch, -1, -1)
-    in_time = make_start(kind, times[..., None], identity, exists[..., None].expand(-1, -1, count), kernel)
+    mask = exists[..., None].expand(-1, -1, count)
+    in_time = [make_start(kind, times[..., None], identity, mask, kernel) for kernel, _ in parts]
 
     def start(x: Series) -> Series:
-        weights = in_time(x.map(lambda c: c[..., :1]))  # (J, B, m, T)
+        t = x.map(lambda c: c[..., :1])
+        weights = series.concatenate([part(t) for part in in_time], -1)  # (J, B, m, T·bands)
         rows = _position(x, 1, layout, pixels)
         cols = _position(x, 2, layout, pixels)
         if _on_grid(rows[1]) and _on_grid(cols[1]):
@@ -69,6 +80,19 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         return y.map(lambda c: c.flatten(3))
 
     return start
+
+
+def whole_frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:
+    """Frames as `read_frames` has them, with missing pixels filled and nothing beyond the frame."""
+    times, exists, frames, seen = read_frames(points, layout, pixels)
+    # What a patch has beyond the frame was never seen: cut it off, so that the edge pixel continues there.
+    return times, exists, _fill(frames, seen, exists)[:, :, : layout.frame[0], : layout.frame[1]]
+
+
+def frame_waves(data: Batch, layout: PatchLayout, pixels: Pixels) -> Waves:
+    """Fit the waves of all frames."""
+    times, exists, frames = whole_frames(data.points, layout, pixels)
+    return fit_waves(times, frames, exists, layout.periodic)
 
 
 def frame_series(data: Batch, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:

@@ -78,6 +78,7 @@ def test_fitted_attributes_end_in_an_underscore_and_fit_returns_self():
         "scaling_",
         "device_",
         "kernel_",
+        "waves_",
         "network_",
         "noise_",
         "mu_",

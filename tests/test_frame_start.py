@@ -9,12 +9,13 @@ from small_models import blob, fit_quickly
 from cstformer import CST, PatchLayout, Samples, frame_queries, frames_to_samples, samples_to_frames
 from cstformer.derivatives import plan, up_to
 from cstformer.frame_start import frame_noise, frame_series, frame_start
-from cstformer.gaussian_process import Kernel
+from cstformer.gaussian_process import Kernel, posterior_weights
 from cstformer.objective import Batch
 from cstformer.patches import stitch
 from cstformer.scaling import Scaling
 from cstformer.series import constant, straight_line
 from cstformer.transformer import Context
+from cstformer.waves import Waves
 
 nan = np.nan
 KERNEL = Kernel((0.4,), 1.0, 0.5, 0.05)
@@ -23,7 +24,7 @@ KERNEL = Kernel((0.4,), 1.0, 0.5, 0.05)
 class Frames:
     """A movie as a context (only its coordinates are scaled), and the start at the user's coordinates."""
 
-    def __init__(self, movie, patch=(4, 4), kind="linear", times=None, periodic=False):
+    def __init__(self, movie, patch=(4, 4), kind="linear", times=None, periodic=False, smoother=KERNEL):
         self.samples = frames_to_samples(movie, patch, times=times, periodic=periodic).sorted()
         self.layout: PatchLayout = self.samples.layout
         points = self.samples.coords[self.samples.point_observed]
@@ -35,7 +36,7 @@ class Frames:
         self.points = Context(
             torch.tensor(scaled), torch.tensor(self.samples.values), torch.tensor(self.samples.observed)
         )
-        self.start = frame_start(kind, self.points, self.layout, self.pixels, KERNEL)
+        self.start = frame_start(kind, self.points, self.layout, self.pixels, smoother)
 
     def scaled(self, at):
         return torch.tensor((np.asarray(at, dtype=float) - self.low) / self.span).expand(len(self.samples), -1, -1)
@@ -174,6 +175,37 @@ def test_a_context_before_time_zero():
     assert torch.allclose(moved, frames.start(constant(at)).value, atol=1e-9)
 
 
+# Waves
+
+
+def test_each_band_has_its_own_weights_in_time():
+    """A long and a short wave, each with its own kernel: the sum of two Gaussian processes by hand."""
+    place, times = np.arange(16) / 16, np.array([0.0, 1.0, 3.0, 4.0])
+    long, short = np.cos(2 * np.pi * place)[:, None], np.sin(2 * np.pi * 4 * place)[None]
+    a, b = np.array([1.0, 0.3, -0.5, -0.2]), np.array([0.2, -0.4, 0.1, 0.9])
+    movie = a[:, None, None] * long + b[:, None, None] * short
+    kernels = (Kernel((0.7,), 2.0, 0.1, 0.3), None, None, Kernel((0.2,), 0.5, 0.1, 0.3), None, None)
+    frames = Frames(movie, kind="smooth", times=times, periodic=True, smoother=Waves((), kernels, 0.3, True))
+    expected = np.zeros((16, 16))
+    for kernel, amounts, wave in ((kernels[0], a, long), (kernels[3], b, short)):
+        t = torch.tensor(times / 4)[None, :, None]
+        weights = posterior_weights(kernel, t, torch.tensor(amounts)[None, :, None], torch.ones(1, 4).bool())
+        amount = kernel.covariance(constant(torch.full((1, 1, 1), 0.5).double()), t).value @ weights
+        expected = expected + float(amount) * wave
+    assert np.allclose(frames.movie([2.0])[0, ..., 0], expected, atol=1e-9)
+
+
+def test_wiener_start_filters_then_interpolates_by_a_cubic():
+    movie, gains = waves(5, 16, 16), (1.0, 0.5, 0.25) + (0.0,) * 20
+    smoother = Waves(gains, (), 0.1, True)
+    filtered = smoother.wiener(torch.tensor(movie)[..., None]).numpy()[..., 0]
+    start = Frames(movie, kind="wiener", periodic=True, smoother=smoother)
+    cubic = Frames(filtered, kind="cubic", periodic=True)
+    at = [[0.3, 5.2, 14.9], [2.5, 3.5, 7.5]]
+    assert np.allclose(start(at), cubic(at), atol=1e-9)
+    assert np.abs(filtered - movie).max() > 0.1
+
+
 # Missing pixels
 
 
@@ -219,9 +251,12 @@ def test_masked_pixels_start_at_zero_the_mean_of_standardised_values():
 # Derivatives
 
 
-@pytest.mark.parametrize("kind", ["cubic", "smooth"])
-def test_all_partials_agree_with_nested_autograd(kind):
-    frames = Frames(blob(5, 12, 12), kind=kind)
+BANDS = Waves((), (KERNEL, None, Kernel((0.2,), 0.5, 0.1, 0.1), None, KERNEL, None), 0.1)
+
+
+@pytest.mark.parametrize(("kind", "smoother"), [("cubic", None), ("smooth", KERNEL), ("smooth", BANDS)])
+def test_all_partials_agree_with_nested_autograd(kind, smoother):
+    frames = Frames(blob(5, 12, 12), kind=kind, smoother=smoother)
     at = frames.scaled([[1.3, 4.7, 5.2], [2.6, 3.1, 6.8]])
     wanted = up_to(3, 2)
     terms = plan(3, wanted)
@@ -319,7 +354,7 @@ def test_the_estimator_on_a_torus_has_no_seam():
     here = model.predict(samples, at)
     for turn in ([0, 8, 0], [0, 0, 8], [0, -8, 16]):
         assert np.allclose(model.predict(samples, at + turn), here, atol=1e-8)
-    assert not np.allclose(model.predict(samples, at + [0, 4, 0]), here, atol=1e-2)
+    assert not np.allclose(model.predict(samples, at + np.array([0, 4, 0])), here, atol=1e-2)
 
 
 def test_frames_on_ragged_windows():

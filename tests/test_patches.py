@@ -29,8 +29,8 @@ def test_layout_numbers():
     layout = PatchLayout((10, 16), (8, 8), 2)
     assert layout.padded == (16, 16) and layout.grid == (2, 2) and layout.c == 128
     assert layout.centres.tolist() == [[3.5, 3.5], [3.5, 11.5], [11.5, 3.5], [11.5, 11.5]]
-    for layout in (layout, PatchLayout((16, 8), (8, 4), periodic=True)):
-        assert PatchLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    for each in (layout, PatchLayout((16, 8), (8, 4), periodic=True)):
+        assert PatchLayout.from_dict(json.loads(json.dumps(each.to_dict()))) == each
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from cstformer.baselines.interpolation import (
     GaussianProcess,
     LinearInterpolation,
     Mean,
+    SpaceTimeWiener,
+    WienerCubic,
 )
 from cstformer.baselines.latent_ode import LatentODE
 from cstformer.baselines.lfads import LFADS
@@ -24,6 +26,8 @@ BASELINES: dict[str, type[Baseline]] = {
     "linear": LinearInterpolation,
     "cubic": CubicSpline,
     "gp": GaussianProcess,
+    "wiener": WienerCubic,
+    "space-time-wiener": SpaceTimeWiener,
     "transformer": BertTransformer,
     "transformer-linear": TransformerLinear,
     "transformer-spline": TransformerSpline,
@@ -62,9 +66,11 @@ __all__ = [
     "Mean",
     "MedianFilter",
     "NonLocalMeans",
+    "SpaceTimeWiener",
     "SwitchingMedian",
     "TransformerLinear",
     "TransformerSpline",
     "ViT3D",
     "ViViT",
+    "WienerCubic",
 ]

@@ -1,4 +1,4 @@
-r"""Rivals without a network: mean, nearest point, straight lines, cubic spline, Gaussian process.
+r"""Rivals without a network: mean, nearest point, straight lines, cubic spline, Gaussian process, Wiener filters.
 
 All work per sample and channel, on the observed values only; a channel that a sample never observed gets its
 training mean. Outside the observed range lines and splines are held constant, as every start of CST is: a
@@ -27,12 +27,13 @@ from torch import Tensor
 from cstformer import series
 from cstformer.baselines.base import Baseline, warn_outside
 from cstformer.errors import CSTError
-from cstformer.frame_start import frame_noise, frame_series, frame_start
+from cstformer.frame_start import Smoother, frame_noise, frame_series, frame_start, frame_waves
 from cstformer.gaussian_process import Kernel, fit_kernel, posterior_variance, posterior_weights
 from cstformer.interpolation import make_start
 from cstformer.samples import Samples
 from cstformer.scaling import as_batches
 from cstformer.transformer import Context
+from cstformer.waves import Waves
 
 NUMBERS_PER_PASS = 2**22  # entries of a queries × points matrix: bounds the memory
 Reader = Callable[[Context], Callable[[Tensor], Tensor]]
@@ -104,15 +105,15 @@ class _Field(Baseline):
             rows.append(torch.cat([read(x) for x in at[index].split(chunk, 1)], 1))
         return torch.cat(rows).numpy()
 
-    def _start(self, kind: str, kernel: Kernel | None = None) -> Reader:
+    def _start(self, kind: str, smoother: Smoother = None) -> Reader:
         """Reader that is a start of CST."""
 
         def reader(points: Context) -> Callable[[Tensor], Tensor]:
             if self.layout_ is None:
-                start = make_start(kind, points.coords, points.values, points.observed, kernel)
+                start = make_start(kind, points.coords, points.values, points.observed)
             else:
                 pixels = (self.scaling_.low[1:], self.scaling_.span[1:])
-                start = frame_start(kind, points, self.layout_, pixels, kernel)
+                start = frame_start(kind, points, self.layout_, pixels, smoother)
             return lambda x: start(series.constant(x)).value
 
         return reader
@@ -243,6 +244,39 @@ class GaussianProcess(_Field):
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         kernel = dict(about["kernel"])
         self.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WienerCubic(_Field):
+    """Wiener's filter in space, its spectra from the noisy training frames, then the natural cubic spline in time."""
+
+    name: ClassVar[str] = "wiener"
+    label: ClassVar[str] = "Wiener filter + cubic spline"
+    frames_only: ClassVar[bool] = True
+    start: ClassVar[str] = "wiener"
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        data = self.scaling_.batch(samples, torch.float64, torch.device("cpu"))
+        assert self.layout_ is not None
+        self.waves_ = frame_waves(data, self.layout_, (self.scaling_.low[1:], self.scaling_.span[1:]))
+
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        return self.scaling_.values(self._answers(context, queries, self._start(self.start, self.waves_)))
+
+    def _description(self) -> dict[str, Any]:
+        return {"waves": self.waves_.describe()}
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        self.waves_ = Waves.from_description(about["waves"])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SpaceTimeWiener(WienerCubic):
+    """The best linear estimate: a Gaussian process in time for each band of waves; the ``smooth`` start of CST."""
+
+    name: ClassVar[str] = "space-time-wiener"
+    label: ClassVar[str] = "Wiener filter in space and time"
+    start: ClassVar[str] = "smooth"
 
 
 def _channel_groups(context: Samples) -> Iterator[tuple[int, np.ndarray, Bool[np.ndarray, " n"]]]:

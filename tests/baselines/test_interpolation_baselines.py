@@ -5,12 +5,20 @@ import pytest
 import scipy.interpolate
 import torch
 
-from cstformer.baselines import CopyNearest, CubicSpline, GaussianProcess, LinearInterpolation, Mean
+from cstformer.baselines import (
+    CopyNearest,
+    CubicSpline,
+    GaussianProcess,
+    LinearInterpolation,
+    Mean,
+    SpaceTimeWiener,
+    WienerCubic,
+)
 from cstformer.baselines import interpolation as family
 from cstformer.datasets.spirals import make_spirals, regular_indices
 from cstformer.errors import CSTError
 from cstformer.gaussian_process import Kernel
-from cstformer.patches import frame_queries, frames_to_samples
+from cstformer.patches import frame_queries, frames_to_samples, samples_to_frames
 from cstformer.samples import Samples
 
 NAN = np.nan
@@ -176,6 +184,27 @@ def test_frames_are_interpolated_in_time(cls, tmp_path):
     if cls is GaussianProcess:
         with pytest.raises(CSTError, match="no variance for patch tokens"):
             model.predict_variance(s, at)
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_wiener_filters_take_noise_away(periodic, tmp_path):
+    """Long waves that turn slowly, half as much noise: each filter does better than the one that knows less."""
+    rng = np.random.default_rng(0)
+    place, t, phase = np.arange(16) / 16, np.arange(8.0), rng.uniform(0, 2 * np.pi, (12, 1, 1, 1, 1))
+    angle = 2 * np.pi * (place[:, None] + place)[None, None, :, :, None] + phase
+    clean = lambda t: 2**0.5 * np.cos(angle + 0.5 * t[None, :, None, None, None])  # noqa: E731
+    s = frames_to_samples(clean(t) + 0.5 * rng.normal(size=(12, 8, 16, 16, 1)), (4, 4), periodic=periodic)
+    at, truth = frame_queries(s.layout, [2.5, 4.0]), clean(np.array([2.5, 4.0]))
+    error = {}
+    for cls in (LinearInterpolation, WienerCubic, SpaceTimeWiener):
+        model = cls().fit(s)
+        y = model.predict(s, at)
+        error[cls] = ((samples_to_frames(y, s.layout) - truth) ** 2).mean()
+        model.save(tmp_path / cls.name)
+        np.testing.assert_array_equal(cls.load(tmp_path / cls.name).predict(s, at), y)
+    assert error[WienerCubic] < 0.3 * error[LinearInterpolation]
+    assert error[SpaceTimeWiener] < 0.7 * error[WienerCubic]
+    assert model.waves_.noise * model.scaling_.sd[0] == pytest.approx(0.5, rel=0.05)
 
 
 def test_fitting_leaves_torchs_generator_alone():
