@@ -86,6 +86,8 @@ def test_groups_hide_together_and_two_stay():
         assert bool(((kept == 0) | (kept == members.sum(1))).all())
     groups_kept = torch.stack([(keep & (groups == g)).any(1) for g in range(5)], 1).sum(1)
     assert int(groups_kept.min()) == 2 and int(groups_kept.max()) == 5
+    assert bool(keep[:, [0, 1, 8]].all())  # the first and the last group stay, all others are hidden now and then
+    assert all(0 < float(keep[200:, place].double().mean()) < 1 for place in (2, 5, 6))
 
 
 def test_hiding_is_reproducible():
