@@ -26,7 +26,7 @@ from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
 from cstformer.encoding import FourierEncoding
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves
+from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves, move_patches
 from cstformer.gaussian_process import Kernel, fit_kernel
 from cstformer.inputs import (
     TOKENS_PER_STEP,
@@ -204,7 +204,8 @@ class CST(Settings, BaseEstimator):
 
     def _validation(self, mu: float, held_out: Batch, run: Settings, hide: float) -> Validation:
         """Make the loss with this μ and its fixed validation set."""
-        objective = SobolevObjective(self.network_, self._start, run, self.noise_, self.kernel_.noise, mu)
+        mover = self._move if self.layout_ is not None and self.pattern == "context" else None
+        objective = SobolevObjective(self.network_, self._start, run, self.noise_, self.kernel_.noise, mu, mover)
         n = held_out.points.coords.shape[1]
         patterns = max(1, min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * n)))
         return Validation(objective, held_out, self.seed, patterns, hide)
@@ -416,6 +417,14 @@ class CST(Settings, BaseEstimator):
             if self.layout_ is not None:
                 return frame_start(kind, points, self.layout_, self._pixels(), self.waves_)
             return make_start(kind, points.coords, points.values, points.observed, self.kernel_)
+
+    def _move(self, points: Context, target: Tensor, generator: torch.Generator) -> tuple[Context, Tensor]:
+        """Patches of the same frames between those of the grid, so that their places are learned too."""
+        assert self.layout_ is not None
+        tiling = zip(self.layout_.grid, self.layout_.patch, strict=True)
+        sizes = [size if count > 1 or self.layout_.periodic else 1 for count, size in tiling]
+        row, col = (int(torch.randint(size, (), generator=generator)) for size in sizes)
+        return move_patches(points, target, self.layout_, self._pixels(), (row, col))
 
     def _pixels(self) -> tuple[np.ndarray, np.ndarray]:
         """Origin and extent, in pixels, of the row and column axes."""

@@ -122,30 +122,64 @@ def frame_noise(data: Batch, layout: PatchLayout, pixels: Pixels) -> float:
 
 def read_frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Frames of a context: times (B, T), which exist (B, T), pixels and seen pixels (B, T, H, W, C)."""
+    t, tokens = points.coords[..., 0], points.tokens
+    frame, slot, count = _slots(points, layout, pixels)
+    exists = torch.zeros(len(t), count, dtype=torch.bool, device=t.device).scatter_reduce(1, frame, tokens, "amax")
+    latest = t.new_full((len(t), count), -torch.inf)
+    latest = latest.scatter_reduce(1, frame, t.masked_fill(~tokens, -torch.inf), "amax")
+    times = torch.where(exists, latest, torch.zeros_like(latest))
+    values, seen = (_place(x, slot, count, layout) for x in (points.values * points.observed, points.observed))
+    return times, exists, values, seen
+
+
+def move_patches(
+    points: Context, target: Tensor, layout: PatchLayout, pixels: Pixels, offset: tuple[int, int]
+) -> tuple[Context, Tensor]:
+    """The same frames, and another value of each pixel, in patches that lie ``offset`` pixels further.
+
+    Patches of frames that are not periodic are unobserved where they would leave the frame.
+    """
+    _, slot, count = _slots(points, layout, pixels)
+
+    def moved(x: Tensor) -> Tensor:
+        frames = _place(x, slot, count, layout).roll((-offset[0], -offset[1]), (2, 3))
+        (rows, cols), (p, q) = layout.grid, layout.patch
+        grid = frames.unflatten(3, (cols, q)).unflatten(2, (rows, p)).permute(0, 1, 2, 4, 3, 5, 6)
+        flat = torch.cat([grid.flatten(4).flatten(1, 3), x.new_zeros(len(x), 1, layout.c)], 1)
+        return flat.gather(1, slot[..., None].expand_as(x))
+
+    observed = moved(points.observed)
+    where = points.coords.clone()
+    for axis, step in enumerate(offset):
+        where[..., 1 + axis] += step / float(pixels[1][axis])
+        if step and not layout.periodic:
+            last = _pixel(where[..., 1 + axis], pixels, axis) + (layout.patch[axis] - 1) / 2
+            observed &= (last < layout.padded[axis] - 0.5)[..., None]
+    return Context(where, moved(points.values), observed), moved(target)
+
+
+def _slots(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, int]:
+    """Of each token the number of its frame and its place among all patches (B, n); the number of frames."""
     coords, tokens = points.coords, points.tokens
     t = coords[..., 0]
     later = torch.zeros_like(tokens)
     later[:, 1:] = t[:, 1:] > t[:, :-1]
-    frame = later.cumsum(1)  # number of a token's frame; padding repeats the last
+    frame = later.cumsum(1)  # padding repeats the last
     count = int(frame.max()) + 1
-    (rows, cols), (p, q) = layout.grid, layout.patch
+    rows, cols = layout.grid
     row, col = ((_pixel(coords[..., 1 + i], pixels, i) - (layout.patch[i] - 1) / 2) / layout.patch[i] for i in (0, 1))
     site = row.round().long().clamp(0, rows - 1) * cols + col.round().long().clamp(0, cols - 1)
     # Tokens that do not exist all go to one slot past the end.
-    slot = torch.where(tokens, frame * rows * cols + site, count * rows * cols)
-    batch, _, c = points.values.shape
+    return frame, torch.where(tokens, frame * rows * cols + site, count * rows * cols), count
 
-    def place(x: Tensor) -> Tensor:
-        flat = x.new_zeros(batch, count * rows * cols + 1, c)
-        flat.scatter_(1, slot[..., None].expand_as(x), x)
-        grid = flat[:, :-1].unflatten(1, (count, rows, cols)).unflatten(-1, (p, q, layout.channels))
-        return grid.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)  # (B, T, H, W, C)
 
-    exists = torch.zeros(batch, count, dtype=torch.bool, device=t.device).scatter_reduce(1, frame, tokens, "amax")
-    latest = t.new_full((batch, count), -torch.inf)
-    latest = latest.scatter_reduce(1, frame, t.masked_fill(~tokens, -torch.inf), "amax")
-    times = torch.where(exists, latest, torch.zeros_like(latest))
-    return times, exists, place(points.values * points.observed), place(points.observed)
+def _place(x: Tensor, slot: Tensor, count: int, layout: PatchLayout) -> Tensor:
+    """Frames (B, T, H, W, C) of tokens (B, n, c)."""
+    (rows, cols), (p, q) = layout.grid, layout.patch
+    flat = x.new_zeros(len(x), count * rows * cols + 1, layout.c)
+    flat.scatter_(1, slot[..., None].expand_as(x), x)
+    grid = flat[:, :-1].unflatten(1, (count, rows, cols)).unflatten(-1, (p, q, layout.channels))
+    return grid.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)
 
 
 def _fill(frames: Tensor, seen: Tensor, exists: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from cstformer.settings import Settings
 from cstformer.transformer import Context, ContinuousTransformer
 
 Starter = Callable[[Context], Start]
+Mover = Callable[[Context, Tensor, Generator], tuple[Context, Tensor]]
 MAX_QUERIES = 128  # real points of a sample that a training step asks about
 
 
@@ -53,6 +54,8 @@ class SobolevObjective:
         Estimated noise already in the data, same units.
     mu : float
         Weight of the Sobolev term.
+    mover : callable, optional
+        From points, their targets and a generator to other points of the same groups, asked for in every second step.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class SobolevObjective:
         noise: float,
         data_noise: float,
         mu: float,
+        mover: Mover | None = None,
     ):
+        self.mover = mover
         self.network, self.starter, self.settings = network, starter, settings
         self.noise, self.data_noise, self.mu = noise, data_noise, mu
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
@@ -76,6 +81,8 @@ class SobolevObjective:
         context, target = self._disturb(points, keep, generator)
         low, high = sampling.box(points.coords, points.tokens)
         dummies = sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
+        if self.mover is not None and int(torch.randint(2, (), generator=generator)) == 0:
+            points, target = self.mover(points, target, generator)
         if points.tokens.shape[1] > MAX_QUERIES and self.network.architecture.pattern == "context":
             # Queries do not read each other: of large samples a few random points are enough a step.
             some = torch.rand(points.tokens.shape, generator=generator).to(keep.device).masked_fill(~points.tokens, 2)

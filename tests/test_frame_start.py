@@ -8,7 +8,7 @@ from small_models import blob, fit_quickly
 
 from cstformer import CST, PatchLayout, Samples, frame_queries, frames_to_samples, samples_to_frames
 from cstformer.derivatives import plan, up_to
-from cstformer.frame_start import frame_noise, frame_series, frame_start
+from cstformer.frame_start import frame_noise, frame_series, frame_start, move_patches
 from cstformer.gaussian_process import Kernel, posterior_weights
 from cstformer.objective import Batch
 from cstformer.patches import stitch
@@ -173,6 +173,52 @@ def test_a_context_before_time_zero():
     at = frames.scaled([[0.5, 1.5, 5.5]])
     moved = start(constant(at - torch.tensor([5.0, 0, 0]))).value
     assert torch.allclose(moved, frames.start(constant(at)).value, atol=1e-9)
+
+
+# Moved patches
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_moved_patches_are_those_of_the_torus(channels):
+    movie = np.stack([waves(3, 12, 8) * (k + 1) for k in range(channels)], -1)
+    frames = Frames(movie, periodic=True)
+    points, target = move_patches(frames.points, 10 * frames.points.values, frames.layout, frames.pixels, (3, 2))
+    turned = frames_to_samples(np.roll(movie, (-3, -2), (1, 2)), (4, 4), periodic=True)
+    assert torch.equal(points.values, torch.tensor(turned.values))
+    assert torch.equal(target, 10 * points.values)
+    shift = (points.coords - frames.points.coords) * torch.tensor(frames.span)
+    assert torch.allclose(shift, torch.tensor([0.0, 3.0, 2.0]).double(), atol=1e-12)
+    # The start there is the same patch: what a moved query is asked for is what it begins with.
+    assert torch.allclose(frames.start(constant(points.coords)).value, points.values, atol=1e-9)
+
+
+def test_moved_patches_stay_inside_a_frame_with_edges():
+    movie = blob(3, 12, 10)  # the last column of patches sticks out
+    movie[1, 5, 6] = nan
+    frames = Frames(movie)
+    points, _ = move_patches(frames.points, frames.points.values, frames.layout, frames.pixels, (2, 0))
+    seen = points.observed.unflatten(1, (3, 3, 3))  # frame, row and column of patches
+    assert not seen[0, :, 2].any()
+    assert seen[0, :, :2].any(-1).all()
+    moved = torch.where(points.observed, points.values, nan).unflatten(1, (3, 3, 3)).unflatten(-1, (4, 4))[0].numpy()
+    assert np.array_equal(moved[1, 0, 1], movie[1, 2:6, 4:8], equal_nan=True)
+    assert np.array_equal(moved[2, 1, 2, :, :2], movie[2, 6:10, 8:])
+    assert np.isnan(moved[2, 1, 2, :, 2:]).all()
+
+
+def test_training_asks_for_moved_patches_every_second_step(monkeypatch):
+    asked = []
+    original = CST._move
+
+    def spy(self, points, target, generator):
+        asked.append(original(self, points, target, generator)[0].coords)
+        return original(self, points, target, generator)
+
+    monkeypatch.setattr(CST, "_move", spy)
+    samples = frames_to_samples(waves(6, 8, 8), (4, 4), window=4, stride=1, periodic=True)
+    fit_quickly(CST.preset("smoke", steps=20, patience=2.0), samples)
+    assert 5 <= len(asked) <= 15
+    assert len({tuple(coords[0, 0, 1:].tolist()) for coords in asked}) > 3
 
 
 # Waves
