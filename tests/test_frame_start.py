@@ -403,6 +403,13 @@ def test_the_estimator_on_a_torus_has_no_seam():
     assert not np.allclose(model.predict(samples, at + np.array([0, 4, 0])), here, atol=1e-2)
 
 
+def test_an_untrained_model_answers_with_its_start():
+    samples = frames_to_samples(waves(6, 8, 8), (4, 4), window=4, stride=1, periodic=True)
+    model = fit_quickly(CST.preset("smoke", steps=1, learning_rate=0.0, start="linear", precision="float64"), samples)
+    answer = samples_to_frames(model.predict(samples, frame_queries(samples.layout, [1.5])), samples.layout)
+    assert np.allclose(answer[0, 0, ..., 0], waves(6, 8, 8)[1:3].mean(0), atol=1e-9)
+
+
 def test_frames_on_ragged_windows():
     """Samples of different length: what pads the short one is nobody's frame."""
     movie = blob(6, 8, 8)
