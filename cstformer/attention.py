@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from cstformer import series
 from cstformer.series import Series, constant
+from cstformer.series_attention import softmax_sums
 
 _FUSE_FROM = 2**14  # queries × keys from which torch's fused kernel (plain pass only) is faster
 
@@ -25,6 +26,15 @@ def exact_attention(q: Series, k: Series, v: Series, mask: Tensor) -> Series:
         some = mask.any(-1)[:, None, None, None]
         y = F.scaled_dot_product_attention(q.value, k.value, v.value, mask[:, None, None, :] | ~some)
         return constant(y * some)
+    if max(q.order, k.order, v.order) == 0:
+        return plain_attention(q, k, v, mask)
+    sums = softmax_sums(q.map(lambda c: c / math.sqrt(c.shape[-1])), k, v, mask)
+    nobody = (~mask.any(-1)).to(sums.coefs)[:, None, None, None]
+    return series.divide(sums.map(lambda c: c[..., :-1]), series.shift(sums.map(lambda c: c[..., -1:]), nobody))
+
+
+def plain_attention(q: Series, k: Series, v: Series, mask: Tensor) -> Series:
+    """`exact_attention` step by step."""
     weights, total = _softmax_parts(q, k, mask[:, None, None, :])
     return series.divide(weights @ v, total)
 

@@ -258,7 +258,8 @@ def scale_shift(x: Series, weight: Tensor, bias: Tensor) -> Series:
 def adjoint_product(gradient: Series, b: Series) -> Series:
     """Gradient with respect to a of the Cauchy product a·b: a̅_i = Σ_{j ≥ i} y̅_j·b_{j−i}."""
     order = gradient.order
-    value = _sum((gradient.at(j) * b.at(j)).sum(0, keepdim=True) for j in range(order + 1))
+    products = (gradient.at(j) * b.at(j) for j in range(order + 1))
+    value = _sum(p if gradient.directions == 1 else p.sum(0, keepdim=True) for p in products)
     out = [value]
     for i in range(1, order + 1):
         out.append(_sum(gradient.at(j) * b.at(j - i) for j in range(i, order + 1)))

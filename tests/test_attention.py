@@ -9,8 +9,8 @@ from problems import normal, relative_error, tiny_context, tiny_network, uniform
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cstformer import series
-from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map
+from cstformer import series, series_attention
+from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map, plain_attention
 from cstformer.series import Series, constant
 
 LOG3 = math.log(3)
@@ -204,3 +204,30 @@ def test_the_fused_kernel_equals_the_plain_one(monkeypatch):
     for fused, plain in zip(*outcomes, strict=True):
         torch.testing.assert_close(fused, plain)
     assert (outcomes[0][0][1] == 0).all()
+
+
+@pytest.mark.parametrize("piece, keep", [(2**20, 2**20), (40, 2**20), (40, 0)])
+@pytest.mark.parametrize("order, directions", [(1, 1), (3, 1), (2, 3)])
+@pytest.mark.parametrize("constants", ["", "k", "v", "kv", "q"])
+def test_the_fused_step_is_the_plain_one(order, directions, constants, piece, keep, monkeypatch):
+    """Values and gradients, in one piece and in many, stored and not; one sample has fewer keys, one none."""
+    monkeypatch.setattr(series_attention, "_PIECE", piece)
+    monkeypatch.setattr(series_attention, "_KEEP", keep)
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[1, 4:] = False
+    mask[2] = False
+    inputs = []
+    for i, (name, n) in enumerate({"q": 5, "k": 6, "v": 6}.items()):
+        count = 1 if name in constants else 1 + order * directions
+        inputs.append(normal(count, 3, 2, n, 4, seed=i).requires_grad_())
+    weights = normal(1 + order * directions, 3, 2, 5, 4, seed=9)
+
+    def results(attend) -> list[torch.Tensor]:
+        qkv = [Series(x, order, directions) if len(x) > 1 else constant(x[0]) for x in inputs]
+        y = attend(*qkv, mask)
+        assert (y.order, y.directions) == (order, directions)
+        return [y.coefs, *torch.autograd.grad((y.coefs * weights).sum(), inputs)]
+
+    for fused, plain in zip(results(exact_attention), results(plain_attention), strict=True):
+        assert plain.abs().max() > 0
+        torch.testing.assert_close(fused, plain, rtol=1e-10, atol=1e-11)
