@@ -52,7 +52,7 @@ from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
 from cstformer.waves import Waves
 
-TOKENS_PER_PASS = 2**15  # queries × coefficients of one pass when predicting: bounds the memory
+TOKENS_PER_PASS = 2**16  # queries × coefficients of one pass when predicting: bounds the memory
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"

@@ -156,9 +156,12 @@ class Attention(nn.Module):
         # A sample without any key reads zeros: let it read something, then forget it.
         bias = bias.masked_fill(~(mask | ~some[:, None])[:, None], -math.inf).flatten(1)[:, None]
         answer = torch.einsum("bhnf,whf->bhnw", v * some[:, None, None, None], self.out.weight.unflatten(1, (-1, f)))
+        answer = answer.flatten(1, 2)
+        if x.order == 0:  # one query a column: the softmax then runs along whole columns, many at a time
+            scores = torch.baddbmm(bias.mT, project.mT, x.value.mT).unflatten(1, (self.a.heads, -1))
+            return constant(torch.baddbmm(self.out.bias, scores.softmax(2).flatten(1, 2).mT, answer))
         scores = _affine(x, project, bias).map(lambda c: c.unflatten(-1, (self.a.heads, -1)))  # (J, B, m, h, n)
-        weights = softmax(scores).map(lambda c: c.flatten(-2))
-        return _affine(weights, answer.flatten(1, 2), self.out.bias)
+        return _affine(softmax(scores).map(lambda c: c.flatten(-2)), answer, self.out.bias)
 
     def _split(self, x: Series) -> Series:
         return x.map(lambda c: c.unflatten(-1, (self.a.heads, -1)).transpose(2, 3))  # (J, B, h, n, f)
@@ -182,16 +185,14 @@ class Block(nn.Module):
     def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps=None) -> Series:
         """(J, B, m, width) → the same shape."""
         if self.pre:
-            x = x + self.dropout(self.attention(self.norm1(x), keys_values, mask, nystrom, maps))
-            return x + self.dropout(self.narrow(series.gelu(self.widen(self.norm2(x)))))
+            x = series.add_to(self.dropout(self.attention(self.norm1(x), keys_values, mask, nystrom, maps)), x)
+            return series.add_to(self.dropout(self.narrow(series.gelu(self.widen(self.norm2(x))))), x)
         x = self.norm1(x + self.dropout(self.attention(x, keys_values, mask, nystrom, maps)))
         return self.norm2(x + self.dropout(self.narrow(series.gelu(self.widen(x)))))
 
 
 def _affine(x: Series, weight: Tensor, bias: Tensor) -> Series:
     """Compute x W + b with a matrix (B, in, out) for each sample; the bias belongs to the value alone."""
-    if x.order == 0:
-        return constant(torch.baddbmm(bias, x.value, weight))
     out = x.coefs @ weight
     out[0] += bias
     return Series(out, x.order, x.directions)

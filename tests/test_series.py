@@ -315,3 +315,24 @@ def test_products_in_bfloat16_stay_close_and_reach_the_weights():
     assert low.dtype == low_gradient.dtype == torch.float32
     for a, b in ((low, y), (low_gradient, gradient)):
         assert 0 < relative_error(a, b) < 0.02
+
+
+@pytest.mark.parametrize("order", [0, 2])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_products_of_many_rows_take_another_way_to_the_same_numbers(order, with_bias, monkeypatch):
+    x = random_series((6, 50, 8), order, 2 if order else 1)
+    weight, bias = normal(5, 8, seed=1), normal(5, seed=2) if with_bias else None
+    few = series.linear(x, weight, bias)
+    monkeypatch.setattr(series, "_MANY", 10)
+    with torch.no_grad():
+        many = series.linear(x, weight, bias)
+    torch.testing.assert_close(many.coefs, few.coefs, rtol=1e-12, atol=1e-12)
+
+
+def test_adding_in_place_only_without_gradients():
+    x, fresh = (random_series((3,), 1, 1, seed=i) for i in (0, 1))
+    expected, before = (x + fresh).coefs, fresh.coefs.clone()
+    assert torch.equal(series.add_to(fresh, x).coefs, expected) and torch.equal(fresh.coefs, before)
+    with torch.no_grad():
+        assert torch.equal(series.add_to(fresh, x).coefs, expected)
+    assert torch.equal(fresh.coefs, expected)
