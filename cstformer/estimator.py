@@ -273,8 +273,6 @@ class CST(Settings, BaseEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = ContinuousTransformer(self._architecture(d, c)).to(self._dtype())
-        if network.skip is not None and network.decode.bias is not None:
-            torch.nn.init.zeros_(network.decode.bias)  # an untrained network answers with its start, exactly
         if self.layout_ is not None and self.layout_.periodic and isinstance(network.position, FourierEncoding):
             for axis in (0, 1):
                 network.position.wrap(1 + axis, self.layout_.frame[axis] / self.scaling_.span[1 + axis])

@@ -233,7 +233,9 @@ class ContinuousTransformer(nn.Module):
         nn.init.zeros_(self.missing.weight)
         if self.skip is not None:
             nn.init.eye_(self.skip.weight)
-            nn.init.zeros_(self.decode.weight)
+            nn.init.zeros_(self.decode.weight)  # an untrained network answers with its start
+            if self.decode.bias is not None:
+                nn.init.zeros_(self.decode.bias)
 
     def forward(
         self,
