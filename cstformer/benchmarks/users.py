@@ -90,7 +90,7 @@ def _era5(file: Path, quick: bool) -> list[dict[str, Any]]:
     last = hours[given][-1]
     asked = np.setdiff1d(hours[cut : int(last) + 1], hours[given])
     truth = movie[asked.astype(int)]
-    minutes: dict[str, Any] = {"max_minutes": 0.06 if quick else 3.0}
+    minutes: dict[str, Any] = {"max_minutes": 0.06 if quick else 2.0}
 
     def error(answer: np.ndarray) -> float:
         return float(np.mean((answer.reshape(truth.shape) - truth) ** 2))
