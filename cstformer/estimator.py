@@ -273,9 +273,10 @@ class CST(Settings, BaseEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = ContinuousTransformer(self._architecture(d, c)).to(self._dtype())
-        if self.layout_ is not None and self.layout_.periodic and isinstance(network.position, FourierEncoding):
+        layout: PatchLayout | None = getattr(self, "layout_", None)
+        if layout is not None and layout.periodic and isinstance(network.position, FourierEncoding):
             for axis in (0, 1):
-                network.position.wrap(1 + axis, self.layout_.frame[axis] / self.scaling_.span[1 + axis])
+                network.position.wrap(1 + axis, layout.frame[axis] / self.scaling_.span[1 + axis])
         return network
 
     def _architecture(self, d: int, c: int) -> Architecture:

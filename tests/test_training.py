@@ -391,11 +391,11 @@ def test_resumed_after_a_crash_is_bit_identical(tmp_path, monkeypatch):
 
 
 def test_a_second_ctrl_c_ends_at_once():
-    toy = Toy()
+    toy, before = Toy(), signal.getsignal(signal.SIGINT)
     toy.at_step[3] = lambda value: ctrl_c(ctrl_c(value))
     with pytest.raises(KeyboardInterrupt):
         toy.train()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_finished_state_does_nothing_more(tmp_path):
