@@ -58,7 +58,6 @@ def scaling_figure(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Fig
 
 def _write_slopes(ax: Any, slopes: Sequence[Mapping[str, Any]], measure: str) -> None:
     """Exponents of the fitted power laws, in the colour of their line, in a corner that the lines leave free."""
-    for i, row in enumerate(reversed(slopes)):
-        text = f"slope {row[f'slope of {measure}']:.2f}"
-        colour = SYSTEMS[row["system"]][0]
-        ax.text(0.97, 0.03 + 0.1 * i, text, color=colour, transform=ax.transAxes, ha="right", size=7.5)
+    for i, row in enumerate(slopes):
+        text, colour = f"slope {row[f'slope of {measure}']:.2f}", SYSTEMS[row["system"]][0]
+        ax.text(0.04, 0.97 - 0.1 * i, text, color=colour, transform=ax.transAxes, va="top", size=7.5)
