@@ -57,6 +57,7 @@ MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
 COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a training run from which compiling it pays
+COMPILE_MINUTES = 3.0  # a cap below which training never compiles by itself
 COMPILE_ANSWERS_FROM = 1e9  # the same when predicting, which needs fewer kernels
 
 
@@ -190,7 +191,10 @@ class CST(Settings, BaseEstimator):
         terms, tokens = validation.objective.plan, self.dummies
         if self.pattern == "joint":
             tokens += data.points.coords.shape[1]
-        with self._arithmetic(self._compiles(terms, run.steps * run.batch * tokens, COMPILE_FROM)):
+        compiles = self._compiles(terms, run.steps * run.batch * tokens, COMPILE_FROM)
+        if self.compile == "auto" and run.max_minutes is not None and run.max_minutes < COMPILE_MINUTES:
+            compiles = False  # the warm-up would take most of the time
+        with self._arithmetic(compiles):
             return train(
                 self.network_,
                 lambda index, generator: validation.objective.loss(data[training[index]], generator),
