@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 from cstformer import series
 from cstformer.baselines.base import TOKENS_PER_STEP, NeuralBaseline
 from cstformer.baselines.interpolation import CubicSpline, LinearInterpolation
+from cstformer.encoding import FourierEncoding
 from cstformer.losses import data_term
 from cstformer.objective import Batch
 from cstformer.samples import Samples
@@ -76,7 +77,12 @@ class BertTransformer(NeuralBaseline):
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         names = set(Architecture.__dataclass_fields__) & set(self.settings())
-        return ContinuousTransformer(Architecture(d=d, c=c, **{name: getattr(self, name) for name in names}))
+        network = ContinuousTransformer(Architecture(d=d, c=c, **{name: getattr(self, name) for name in names}))
+        layout = getattr(self, "layout_", None)
+        if layout is not None and layout.periodic and isinstance(network.position, FourierEncoding):
+            for axis in (0, 1):  # as CST: the opposite edge of a periodic frame is near
+                network.position.wrap(1 + axis, layout.frame[axis] / self.scaling_.span[1 + axis])
+        return network
 
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:
         points = seen = batch.points

@@ -8,7 +8,8 @@ and answering with frames (B, M, S…):
 - a `Forecaster` answers at t from the few given frames up to t and how long ago each of them was;
 - any other module may answer at every time by itself.
 
-All are trained as CST is: noise on the given values, some frames hidden, squared error at all observed values.
+All are trained as CST is: noise on the given values, some frames hidden (of a movie never the first and the last),
+squared error at all observed values.
 """
 
 from __future__ import annotations
@@ -230,13 +231,18 @@ class SequenceBaseline(NeuralBaseline):
         As in CST, a visible frame's target carries the opposite noise, so that the errors of input and target are
         independent and the noise of the data is not learned (recorrupted-to-recorrupted, Pang et al. 2021).
         """
-        keep = sampling.hide_points(frames.present, self.hide, generator)
+        keep = self._hide(frames.present, self.hide, generator)
         values = target = frames.values
         if self.noise_ > 0:
             noise = self.noise_ * torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values)
             values = values + noise * frames.observed
             target = target - (self.data_noise_ / self.noise_) ** 2 * noise * _widen(keep, noise)
         return Frames(frames.times, values, frames.observed, frames.present).only(keep), target
+
+    def _hide(self, present: Bool[Tensor, "B T"], largest: float, generator: Generator) -> Bool[Tensor, "B T"]:
+        """Which frames stay visible; those of a movie are asked for between given ones, as CST is trained."""
+        frames = torch.arange(present.shape[1], device=present.device).expand_as(present)
+        return sampling.hide_points(present, largest, generator, None if self.layout_ is None else frames)
 
     def _choose(self, frames: Frames, target: Tensor, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Times, targets and observed values of the frames that a step asks for."""
@@ -258,7 +264,7 @@ class SequenceBaseline(NeuralBaseline):
             present = self._frames(batch[index]).present
             keep = present
             for _ in range(20):  # at least one frame is hidden wherever a sample has three
-                drawn = sampling.hide_points(present, min(0.5, self.hide), generator)
+                drawn = self._hide(present, min(0.5, self.hide), generator)
                 keep = torch.where((keep == present).all(1, keepdim=True), drawn, keep)
             masks.append((index, keep))
 
@@ -334,7 +340,7 @@ def answer(
         else:
             low, span = (torch.as_tensor(a).to(x) for a in pixels)
             corner = low + span * x[row, column, 1:] - (torch.tensor(layout.patch).to(x) - 1) / 2
-            part = cut(y.flatten(0, 1), row * y.shape[1] + number, corner, layout.patch)
+            part = cut(y.flatten(0, 1), row * y.shape[1] + number, corner, layout.patch, layout.periodic)
         out = part.new_empty(*x.shape[:2], part.shape[-1]) if out is None else out
         out[row, column] = part
     assert out is not None
@@ -355,9 +361,15 @@ def distinct(times: Float[Tensor, "B m"]) -> tuple[Float[Tensor, "B M"], Int[Ten
 
 
 def cut(
-    pictures: Float[Tensor, "K H W C"], which: Int[Tensor, " Q"], corner: Float[Tensor, "Q 2"], patch: tuple[int, int]
+    pictures: Float[Tensor, "K H W C"],
+    which: Int[Tensor, " Q"],
+    corner: Float[Tensor, "Q 2"],
+    patch: tuple[int, int],
+    periodic: bool = False,
 ) -> Float[Tensor, "Q c"]:
     """Patches whose first pixel is at ``corner`` of picture ``which``: exact on the pixel grid, bilinear off it.
+
+    Beyond the picture its edge continues, or, if it is ``periodic``, the opposite edge.
 
     >>> picture = torch.arange(6.0).reshape(1, 2, 3, 1)
     >>> cut(picture, torch.tensor([0]), torch.tensor([[0.5, 1.0]]), (1, 2)).tolist()
@@ -373,7 +385,7 @@ def cut(
             start[:, i, None].long() + step + torch.arange(patch[i], device=start.device)
             for i, step in ((0, row_step), (1, column_step))
         )
-        r, c = r.clamp(0, height - 1), c.clamp(0, width - 1)  # beyond the picture its edge continues
+        r, c = (r % height, c % width) if periodic else (r.clamp(0, height - 1), c.clamp(0, width - 1))
         return pictures[which[:, None, None], r[:, :, None], c[:, None, :]]  # (Q, P0, P1, C)
 
     if not bool(fraction.any()):

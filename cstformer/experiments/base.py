@@ -25,6 +25,7 @@ import numpy as np
 from cstformer.checkpoint import versions
 from cstformer.errors import CSTError, unknown
 from cstformer.files import atomic_path, read_npz
+from cstformer.threads import cores
 from cstformer.workers import begin_worker
 
 
@@ -73,6 +74,9 @@ class Experiment(ABC):
         """Name in the table of what the command line may call otherwise, e.g. by its key in the registry."""
         return name
 
+    def prepare(self, config: Any, seed: int, out: Path, progress: bool) -> None:  # noqa: B027
+        """Make what all cells share, such as data on disk; called before any of them, and quick if it is there."""
+
     @abstractmethod
     def compute(self, cell: Cell, config: Any, seed: int, folder: Path, progress: bool) -> CellResult:
         """Train (if need be) and predict; ``folder`` is the cell's own, for models and resume states."""
@@ -101,8 +105,9 @@ def run_experiment(
         {"experiment": experiment.name, "preset": preset, "seed": seed, "config": _jsonable(asdict(config))},
     )
     started = time.monotonic()
+    experiment.prepare(config, seed, out, not quiet)
     missing = [cell for cell in cells if _read(out, cell) is None]
-    jobs = min(jobs or len(os.sched_getaffinity(0)), len(missing)) if experiment.parallel else 1
+    jobs = min(jobs or cores(), len(missing)) if experiment.parallel else 1
     if jobs > 1:
         _compute_in_parallel(experiment, missing, config, seed, out, jobs, quiet)
     else:
@@ -143,7 +148,7 @@ def table_row(cell: Cell, result: CellResult, metrics: dict[str, dict[str, float
 
 def machine() -> str:
     """A short description of this computer, without its name."""
-    cores = len(os.sched_getaffinity(0))
+    count = cores()
     model = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -152,7 +157,7 @@ def machine() -> str:
                 break
     except OSError:
         pass
-    return f"{model}, {cores} cores, {platform.system()}"
+    return f"{model}, {count} cores, {platform.system()}"
 
 
 def _chosen(experiment: Experiment, config: Any, models: Sequence[str] | None) -> list[Cell]:

@@ -20,7 +20,7 @@ from cstformer.baselines.sequences import (
     windows,
 )
 from cstformer.errors import CSTError
-from cstformer.patches import frame_queries, frames_to_samples, stitch
+from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch
 from cstformer.samples import Samples
 from cstformer.scaling import Scaling
 from cstformer.settings import setting_fields
@@ -168,6 +168,17 @@ def test_cut_is_bilinear_between_pixels():
     assert edge.tolist() == [[14.0] * 4]  # beyond the picture its edge continues
 
 
+def test_cut_of_a_periodic_picture_goes_on_at_the_opposite_edge():
+    picture = torch.sin(torch.arange(8.0).double() * torch.pi / 4)[:, None].expand(8, 6)[None, ..., None]
+    corner = torch.tensor([[6.0, 5.0], [-3.0, 11.0], [7.5, 0.0]]).double()
+    patches = cut(picture, torch.zeros(3, dtype=torch.long), corner, (4, 2), periodic=True).unflatten(1, (4, 2))
+    row = torch.arange(4).double()
+    for patch, first in zip(patches[:2], (6, -3), strict=True):
+        torch.testing.assert_close(patch, torch.sin((first + row) * torch.pi / 4)[:, None].expand(4, 2))
+    middle = (torch.sin((7 + row) * torch.pi / 4) + torch.sin((8 + row) * torch.pi / 4)) / 2
+    torch.testing.assert_close(patches[2], middle[:, None].expand(4, 2))
+
+
 @pytest.mark.filterwarnings("ignore:coordinates lie outside")
 @pytest.mark.parametrize("pass_size", [2**24, 300])
 def test_an_echo_gives_the_movie_back(pass_size, monkeypatch):
@@ -215,6 +226,7 @@ def test_noise_is_on_the_input_and_its_opposite_on_the_target():
     best factor a minimises E(a(z + n) − (z − n))², which is a = 0.
     """
     model = Echo(hide=0.0)
+    model.layout_ = None
     model.noise_ = model.data_noise_ = 1.0
     z = torch.randn(500, 40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     times = torch.linspace(0, 1, 40, dtype=torch.float64).expand(500, -1)
@@ -227,6 +239,7 @@ def test_noise_is_on_the_input_and_its_opposite_on_the_target():
 
 def test_hidden_frames_are_neither_shown_nor_disturbed():
     model = Echo(hide=0.9)
+    model.layout_ = None
     model.noise_, model.data_noise_ = 0.5, 0.5
     frames = ragged()
     for seed in range(20):
@@ -237,6 +250,22 @@ def test_hidden_frames_are_neither_shown_nor_disturbed():
             assert (target[0, kept] != frames.values[0, kept]).all()
             return
     raise AssertionError("no frame was ever hidden")
+
+
+def test_of_a_movie_the_first_and_the_last_frame_are_never_hidden():
+    model = Echo(hide=0.9)
+    model.layout_, model.noise_ = PatchLayout((2, 2), (2, 2)), 0.0
+    times = torch.tensor([[0.0, 0.2, 0.5, 1.0], [0.1, 0.3, 0.6, 0.6]])
+    present = torch.tensor([[True] * 4, [True, True, True, False]])
+    values = torch.ones(2, 4, 2, 2, 1) * present[..., None, None, None]
+    frames = Frames(times, values, values > 0, present)
+    counts = set()
+    for seed in range(30):
+        shown, _ = model._disturb(frames, torch.Generator().manual_seed(seed))
+        assert shown.times[:, 0].tolist() == pytest.approx([0.0, 0.1])
+        assert shown.times[:, -1].tolist() == pytest.approx([1.0, 0.6])
+        counts |= {tuple(shown.counts.tolist())}
+    assert {(4, 3), (2, 2)} <= counts  # none, or all that lie between
 
 
 def test_some_targets_are_chosen_among_present_frames():
