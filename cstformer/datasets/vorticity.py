@@ -109,6 +109,26 @@ def velocity(
     return torus.to_points(u, vorticity.shape), torus.to_points(v, vorticity.shape)
 
 
+def tendency(
+    vorticity: Float[Tensor, "*batch nx ny"],
+    *,
+    viscosity: float,
+    forcing: Tensor | None = None,
+    lengths: tuple[float, float] = (1.0, 1.0),
+) -> Float[Tensor, "*batch nx ny"]:
+    """∂w/∂t by the equation, f − u·∇w + ν Δw, for the waves that the solver keeps.
+
+    >>> x = torch.arange(12, dtype=torch.float64)[:, None] / 12
+    >>> w = torch.cos(2 * torch.pi * x).expand(12, 12)  # a shear flow, which only decays
+    >>> (tendency(w, viscosity=0.5)[0, 0] / (2 * torch.pi**2)).round(decimals=9).item()
+    -1.0
+    """
+    torus = Torus.of(vorticity, lengths)
+    w = torus.to_waves(vorticity)
+    change = torus.change(w, _forcing(forcing, torus, vorticity.shape)(0.0))
+    return torus.to_points(change - torus.tensor(viscosity * (torus.kx**2 + torus.ky**2)) * w, vorticity.shape)
+
+
 class Torus:
     """Points and waves of [0, Lx) × [0, Ly), with the symbols of the equation in one precision on one device.
 

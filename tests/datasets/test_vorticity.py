@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cstformer.datasets.vorticity import solve, velocity
+from cstformer.datasets.vorticity import solve, tendency, velocity
 from cstformer.errors import CSTError
 
 TURN = 2 * math.pi
@@ -213,3 +213,16 @@ def test_bad_input(changes, message):
     arguments = good | changes
     with pytest.raises(CSTError, match=message):
         solve(arguments.pop("initial"), arguments.pop("times"), **arguments)
+
+
+def test_the_tendency_is_the_slope_of_the_solution():
+    """Central differences of the solution, of second order in their step."""
+    w, force = random_flow(3, 32, 32), random_flow(1, 32, 32, seed=1)[0]
+    settings = {"viscosity": 1e-2, "forcing": force}
+    steps, errors = (0.04, 0.02, 0.01), []
+    slope = tendency(solve(w, [0.1], step=5e-3, **settings)[:, 0], **settings)
+    for h in steps:
+        before, after = solve(w, [0.1 - h, 0.1 + h], step=5e-3, **settings).unbind(1)
+        errors.append(float(((after - before) / (2 * h) - slope).abs().max()))
+    orders = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert np.abs(orders - 2).max() < 0.1 and errors[-1] < 1e-2 * float(slope.abs().max())
