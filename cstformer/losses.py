@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cstformer import distributed
 from cstformer.derivatives import DerivativePlan
 from cstformer.series import Series
 
@@ -44,13 +45,9 @@ def combine(data: Tensor, sobolev: Tensor, mu: float, p: float, root: bool) -> T
 
 
 def _norm_power(x: Tensor, p: float) -> Tensor:
-    if x.numel() == 0:
-        return x.new_zeros(())
     if math.isinf(p):
-        return x.abs().max()
-    if p == 2:
-        return x.square().mean()
-    return x.abs().pow(p).mean()
+        return distributed.maximum(x.abs())
+    return distributed.mean(x.square() if p == 2 else x.abs().pow(p))
 
 
 def sobolev_loss(

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from cstformer import losses, sampling, series
 from cstformer.derivatives import plan, up_to
+from cstformer.distributed import draw
 from cstformer.interpolation import Start
 from cstformer.settings import Settings
 from cstformer.transformer import Context, ContinuousTransformer
@@ -85,7 +86,7 @@ class SobolevObjective:
             points, target = self.mover(points, target, generator)
         if points.tokens.shape[1] > MAX_QUERIES and self.network.architecture.pattern == "context":
             # Queries do not read each other: of large samples a few random points are enough a step.
-            some = torch.rand(points.tokens.shape, generator=generator).to(keep.device).masked_fill(~points.tokens, 2)
+            some = draw(torch.rand, points.tokens.shape, generator).to(keep.device).masked_fill(~points.tokens, 2)
             some = some.argsort(1)[:, :MAX_QUERIES]
             take = lambda x: x.gather(1, some[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
             points = Context(take(points.coords), take(points.values), take(points.observed))
@@ -117,13 +118,13 @@ class SobolevObjective:
         """
         values, coords, target = points.values, points.coords, points.values
         if self.noise > 0:
-            noise = self.noise * torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values)
+            noise = self.noise * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
             values = values + noise
             if self.settings.p == 2 and self.data_noise > 0:
                 ratio = (self.data_noise / self.noise) ** 2
                 target = target - torch.where(keep[..., None], ratio * noise, torch.zeros_like(noise))
         if self.settings.coord_noise > 0:
-            coords = coords + self.settings.coord_noise * torch.randn(coords.shape, generator=generator).to(coords)
+            coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)
         return Context(coords, values, points.observed & keep[..., None]), target
 
     def _answers(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from cstformer.distributed import draw
+
 DUMMY_LAWS = ("uniform", "stratified", "regular")
 
 
@@ -30,11 +32,11 @@ def dummy_coords(law: str, low: Tensor, high: Tensor, count: int, generator: Gen
     if law == "regular":
         unit = _regular_points(count, d).to(low).expand(batch, -1, -1)
     else:
-        unit = torch.rand(batch, count, d, generator=generator, dtype=torch.float64).to(low)
+        unit = draw(torch.rand, (batch, count, d), generator, dtype=torch.float64).to(low)
         if law == "stratified":
             unit = (torch.arange(count, device=low.device)[None, :, None] + unit) / count
             if d > 1:  # Latin hypercube: every axis visits its slices in its own order
-                shuffle = torch.rand(batch, count, d, generator=generator).argsort(1).to(low.device)
+                shuffle = draw(torch.rand, (batch, count, d), generator).argsort(1).to(low.device)
                 unit = unit.gather(1, shuffle)
     return low[:, None] + unit * (high - low)[:, None]
 
@@ -66,8 +68,8 @@ def hide_points(
         True where a point exists and stays visible.
     """
     batch, n = tokens.shape
-    share = torch.rand(batch, 1, generator=generator).to(tokens.device) * largest
-    scores = torch.rand(batch, n, generator=generator).to(tokens.device)
+    share = draw(torch.rand, (batch, 1), generator).to(tokens.device) * largest
+    scores = draw(torch.rand, (batch, n), generator).to(tokens.device)
     exists = tokens
     if groups is not None:
         exists = torch.zeros_like(tokens).scatter_reduce(1, groups, tokens, "amax")
