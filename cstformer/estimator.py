@@ -204,6 +204,7 @@ class CST(Settings, BaseEstimator):
                 state=None if state is None else Path(state),
                 progress="CST" if progress else None,
                 fingerprint="" if state is None else fingerprint(data),
+                labels=training.tolist(),
             )
 
     def _validation(self, mu: float, held_out: Batch, run: Settings, hide: float) -> Validation:

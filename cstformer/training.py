@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from cstformer.checkpoint import read_tensors, write_tensors
+from cstformer.distributed import Share, agree, from_first, is_first, sharing, spread_like, whole
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.memory import keep_freed_memory
 from cstformer.settings import Settings
@@ -33,6 +34,7 @@ from cstformer.threads import thread_limit
 
 VALIDATIONS = 25  # how often a run looks at its validation set
 SAVE_SECONDS = 30.0  # how often a resumable run writes its state
+FREE = ("max_minutes", "device", "devices", "nodes", "strategy")  # settings that may change when a run is resumed
 COOL_FROM = 0.7  # share of max_minutes after which a run that cannot finish starts to anneal
 
 
@@ -106,6 +108,7 @@ def train(
     state: Path | None = None,
     progress: str | None = None,
     fingerprint: str = "",
+    labels: Sequence[object] | None = None,
 ) -> TrainingReport:
     """Train ``network`` in place; it ends with the weights of the best validation score.
 
@@ -127,9 +130,12 @@ def train(
         Show a progress bar with this title.
     fingerprint : str, optional
         Of the data: a state file that was written with another one is refused.
+    labels : sequence, optional
+        Numbers or names of the training samples, by which a loss that is not finite says where it happened.
     """
     keep_freed_memory()
     run = _Run(network, loss, score, count, settings, state, fingerprint)
+    run.labels = labels
     done = run.resume()
     if done < settings.steps and run.report.ended == "finished":
         callbacks: list[Callback] = [_Bar(progress, settings.steps)] if progress is not None else []
@@ -137,7 +143,7 @@ def train(
         with limit, _quiet(), torch.random.fork_rng(devices=[]), _signals(run):
             trainer = lightning.Trainer(
                 accelerator="cpu" if settings.device == "cpu" else "auto",
-                devices=1,
+                **_processes(settings),
                 max_steps=settings.steps - done,
                 max_epochs=-1,
                 gradient_clip_val=settings.clip or None,
@@ -150,6 +156,22 @@ def train(
             trainer.fit(run, DataLoader(_Steps(done, settings.steps), batch_size=None))
     run.finish()
     return run.report
+
+
+def _processes(settings: Settings) -> dict[str, Any]:
+    """Options of the Trainer for one or several processes, which have been started already."""
+    count = settings.devices * settings.nodes
+    if count == 1:
+        return {"devices": 1}
+    from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+    ddp = settings.strategy == "ddp"
+    return {
+        "devices": settings.devices,
+        "num_nodes": settings.nodes,
+        "strategy": DDPStrategy(broadcast_buffers=False) if ddp else ModelParallelStrategy(count, 1),
+        "use_distributed_sampler": False,  # every process is told the number of the step
+    }
 
 
 class _Steps(Dataset):
@@ -176,18 +198,32 @@ class _Run(lightning.LightningModule):
         self.best = {k: v.clone() for k, v in self.average.items()}
         self.report = TrainingReport()
         self.every = max(1, settings.steps // VALIDATIONS)
+        self.labels: Sequence[object] | None = None
         self.stop_requested = False
         self.cooling_from: float | None = None
         self.saved_optimiser: dict[str, Tensor] = {}
         self.before = 0.0  # seconds spent before a resume
-        self.started = self.saved = time.monotonic()
+        self.started = time.monotonic()
+        self.saved = 0.0  # seconds of training when the state was last written
+        self.processes, self.rank = settings.devices * settings.nodes, 0
+        self.agreed = 0.0  # seconds of training, the same for all processes
 
     # Lightning's hooks
+
+    def configure_model(self) -> None:
+        if self._spreads():
+            from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+            fully_shard(self, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]
+            register_fsdp_forward_method(self, "training_step")
+            parts = self.network.state_dict()
+            self.average = {k: spread_like(v, parts[k]) for k, v in self.average.items()}
+            self.best = {k: spread_like(v, parts[k]) for k, v in self.best.items()}
 
     def configure_optimizers(self):
         s = self.settings
         self.optimiser = torch.optim.AdamW(
-            self.network.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=True
+            self.network.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=not self._spreads()
         )
         if self.saved_optimiser:
             self._restore_optimiser()
@@ -195,20 +231,30 @@ class _Run(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         _listen(self)  # again: Lightning has put its own SIGTERM handler, which ends the process, before ours
-        self.started = self.saved = time.monotonic()
+        self.rank = self.trainer.global_rank
+        self.started = time.monotonic()
+        self.saved = self.agreed = self.before
         if not self.report.steps:
             self._validate(0)  # the untrained network may already be good: CST begins at its start
 
     def training_step(self, step: int, _) -> Tensor:
         s = self.settings
+        if self.processes > 1:  # they go by one clock, and stop together when one was asked to
+            self.agreed, stop = agree([self._clock(), float(self.stop_requested)], self.device)
+            self.stop_requested = bool(stop)
         factor = learning_rate_factor(step, s.steps, s.warmup) * self._cooling()
         for group in self.optimiser.param_groups:
             group["lr"] = s.learning_rate * factor
         generator = generator_for(s.seed, step)
-        torch.manual_seed(s.seed * 1_000_003 + step)  # dropout
-        value = self.loss(batch_indices(step, s.batch, self.count, s.seed), generator)
+        torch.manual_seed(s.seed * 1_000_003 + step + self.rank * 2**40)  # dropout
+        index = batch_indices(step, s.batch, self.count, s.seed)
+        share = Share.of(self.rank, self.processes, len(index))
+        with sharing(share if self.processes > 1 else None):
+            value = self.loss(index[share.rows], generator)
         if not torch.isfinite(value):
-            raise _NotFinite(step)
+            names = [] if self.labels is None else [str(self.labels[i]) for i in index.tolist()]
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            raise _NotFinite(f"{step} (samples number {', '.join(names[:8])}{more})" if names else step)
         return value
 
     def on_train_batch_end(self, outputs, batch: int, batch_idx: int) -> None:
@@ -218,13 +264,20 @@ class _Run(lightning.LightningModule):
         if step % self.every == 0 or step == self.settings.steps:
             self._validate(step)
         self._decide(step)
-        if self.state_file and (time.monotonic() - self.saved > SAVE_SECONDS or self.trainer.should_stop):
+        if self.state_file and (self._elapsed() - self.saved > SAVE_SECONDS or self.trainer.should_stop):
             self.save()
 
     # What a run knows
 
     def _elapsed(self) -> float:
+        return self.agreed if self.processes > 1 else self._clock()
+
+    def _clock(self) -> float:
         return self.before + time.monotonic() - self.started
+
+    def _spreads(self) -> bool:
+        """Whether every process keeps a share of the weights only."""
+        return self.processes > 1 and self.settings.strategy == "fsdp"
 
     def _cooling(self) -> float:
         """Anneal by the clock once it is clear that the cap will end the run before its schedule does."""
@@ -268,9 +321,15 @@ class _Run(lightning.LightningModule):
         training = {k: v.clone() for k, v in self.network.state_dict().items()}
         self.network.load_state_dict(self.average)
         self.network.eval()
-        value = self.score()
+        if self._spreads():
+            self.unshard()  # type: ignore[operator]
+        value = self.score() if self.rank == 0 else math.nan
+        if self._spreads():
+            self.reshard()  # type: ignore[operator]
         self.network.train()
         self.network.load_state_dict(training)
+        if self.processes > 1:
+            value = from_first(value, self.device)
         self.report.history.append((step, value))
         if value < self.report.best_score:
             self.report.best_score, self.report.best_step = value, step
@@ -280,6 +339,9 @@ class _Run(lightning.LightningModule):
         """Leave the best weights in the network and the last state on disk."""
         if self.state_file:
             self.save()
+        self.best = {k: whole(v) for k, v in self.best.items()}
+        if self._spreads():
+            _gather_parameters(self.network)
         self.network.load_state_dict(self.best)
         self.network.eval()
 
@@ -297,8 +359,10 @@ class _Run(lightning.LightningModule):
         report = asdict(self.report) | {"seconds": self._elapsed()}
         if report["ended"] in ("cap", "interrupted"):
             report["ended"] = "finished"  # such a run may go on
-        write_tensors(self.state_file, tensors, {"report": report, "signature": self._signature()})
-        self.saved = time.monotonic()
+        tensors = {k: whole(v) for k, v in tensors.items()}
+        if self.rank == 0 and is_first():
+            write_tensors(self.state_file, tensors, {"report": report, "signature": self._signature()})
+        self.saved = self._elapsed()
 
     def resume(self) -> int:
         """Read the state if there is one; the number of steps already done."""
@@ -313,13 +377,18 @@ class _Run(lightning.LightningModule):
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-        self.network.load_state_dict(part("network."))
+        try:
+            for prefix in ("average.", "best.", "network."):  # the first two only to see that they fit
+                self.network.load_state_dict(part(prefix))
+            self.report = TrainingReport(**meta["report"])
+            self.report.history = [(int(a), float(b)) for a, b in self.report.history]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CSTError(f"{self.state_file} is incomplete ({reason}); remove it to begin again") from None
         device = next(iter(self.average.values())).device
         self.average = {k: v.to(device) for k, v in part("average.").items()}
         self.best = {k: v.to(device) for k, v in part("best.").items()}
         self.saved_optimiser = part("optimiser.")
-        self.report = TrainingReport(**meta["report"])
-        self.report.history = [(int(a), float(b)) for a, b in self.report.history]
         self.before = self.report.seconds
         return self.report.steps
 
@@ -329,15 +398,23 @@ class _Run(lightning.LightningModule):
             entries = {k.removeprefix(prefix): v for k, v in self.saved_optimiser.items() if k.startswith(prefix)}
             if entries:
                 self.optimiser.state[parameter] = {
-                    k: v if k == "step" else v.to(parameter.device) for k, v in entries.items()
+                    k: v if k == "step" else spread_like(v, parameter) for k, v in entries.items()
                 }
 
     def _signature(self) -> str:
-        """Say what must agree for a resume: the data, the sizes, and every setting but the cap and the device."""
-        names = [f.name for f in fields(self.settings) if f.name not in ("max_minutes", "device")]
+        """Say what must agree for a resume: the data, the sizes, and all settings but those of `FREE`."""
+        names = [f.name for f in fields(self.settings) if f.name not in FREE]
         settings = {name: getattr(self.settings, name) for name in names}
         shapes = {k: list(v.shape) for k, v in self.average.items()}
         return json.dumps([settings, shapes, self.count, self.fingerprint], sort_keys=True, default=str)
+
+
+def _gather_parameters(network: nn.Module) -> None:
+    """Whole weights again, in the place of those that are spread over processes."""
+    for module in network.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(whole(parameter.detach()), parameter.requires_grad)
 
 
 class _NoOptimiser:
