@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import math
 import os
 import secrets
 import shutil
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +55,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _replace(tmp: Path, target: Path) -> None:
-    """Put `tmp` in the place of `target`; a directory, which cannot be replaced in one step, steps aside."""
+    """Put `tmp` in the place of `target`."""
     if not target.is_dir() or target.is_symlink():
         if tmp.is_dir() and target.exists():
             target.unlink()
@@ -60,6 +63,8 @@ def _replace(tmp: Path, target: Path) -> None:
         return
     if not tmp.is_dir():
         raise IsADirectoryError(None, "it is a folder, not a file", str(target))
+    if _exchange(tmp, target):  # the old folder is now `tmp`, which the caller removes
+        return
     old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
     os.replace(target, old)
     try:
@@ -68,6 +73,16 @@ def _replace(tmp: Path, target: Path) -> None:
         os.replace(old, target)
         raise
     _remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Two folders take each other's names in one step, where the system can: Linux, on most file systems."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def _fsync(path: Path) -> None:
@@ -107,13 +122,44 @@ def readable(path: str | os.PathLike[str], kind: str) -> Iterator[Path]:
         raise CSTError(f"cannot read {source} as {kind}: {reason[0]}") from error
 
 
-def check_bytes(path: Path, declared: int, max_bytes: int) -> None:
-    """Refuse a file whose arrays declare more than `max_bytes`."""
+def check_bytes(path: str | os.PathLike[str], declared: int, max_bytes: int = MAX_BYTES) -> None:
+    """Refuse a file whose arrays declare more than `max_bytes`, or more than there is memory for."""
     if declared > max_bytes:
         raise CSTError(
             f"{path} declares {declared:,} bytes of arrays, more than max_bytes={max_bytes:,}; "
             "pass a larger max_bytes if that is right"
         )
+    if declared > 2**20 and declared > (left := memory_left()):
+        raise CSTError(f"{path} declares {declared:,} bytes of arrays, but only {left:,} bytes of memory are free")
+
+
+def memory_left() -> int:
+    """Bytes that this process can still take: what the machine has free, or what the limit of the process leaves."""
+    left = sys.maxsize
+    try:
+        free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+        left = 1024 * int(free.split()[1])
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            left = min(left, limit - taken)
+    except (OSError, ImportError, StopIteration, ValueError):  # a system that does not tell
+        pass
+    return max(0, left)
+
+
+def open_zarr(path: Path) -> Any:
+    """Zarr array or group for reading; one whose numbers would be unpickled is refused."""
+    import zarr
+
+    node = zarr.open(path, mode="r")
+    arrays = {"": node} if isinstance(node, zarr.Array) else dict(node.members(max_depth=None))
+    for name, array in arrays.items():
+        if "pickle" in json.dumps(array.metadata.to_dict() | {"attributes": {}}, default=str):
+            raise CSTError(f"{path}: array {name!r} is stored by pickle, which could run code; save numbers")
+    return node
 
 
 def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from cstformer.errors import CSTError, unknown
-from cstformer.files import MAX_BYTES, check_bytes, npy_header, npz_headers, read_npz, readable
+from cstformer.files import MAX_BYTES, check_bytes, npy_header, npz_headers, open_zarr, read_npz, readable
 from cstformer.samples import Samples, as_floats
 
 
@@ -348,7 +348,7 @@ def _npz(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
 def _zarr(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
     import zarr
 
-    node = zarr.open(path, mode="r")
+    node = open_zarr(path)
     if isinstance(node, zarr.Array):
         check_bytes(path, node.nbytes, max_bytes)
         return {"movie": np.asarray(node[...])}

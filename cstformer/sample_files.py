@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cstformer.errors import CSTError, CSTWarning, unknown
-from cstformer.files import MAX_BYTES, atomic_path, check_bytes, read_npz, readable
+from cstformer.files import MAX_BYTES, atomic_path, check_bytes, open_zarr, read_npz, readable
 from cstformer.patches import PatchLayout
 from cstformer.samples import Samples
 
@@ -133,6 +133,10 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         import pandas as pd
 
         if suffix == ".parquet":
+            from pyarrow.parquet import read_metadata
+
+            about = read_metadata(source)  # a column of one number repeated takes no room in the file
+            check_bytes(source, 8 * about.num_rows * about.num_columns)
             return pd.read_parquet(source, engine="pyarrow")
         # Before 3.1, pandas needed to be asked to read every digit, and now it objects to being asked.
         exact = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else _EVERY_DIGIT
@@ -272,8 +276,7 @@ def open_xarray(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     import xarray as xr
 
     if path.suffix.lower() == ".zarr":
-        import zarr  # noqa: F401  (so that a missing engine is named)
-
+        open_zarr(path)  # so that a missing library is named, and nothing is unpickled
         options: dict[str, Any] = {"engine": "zarr", "consolidated": False, "chunks": None}
     else:
         import netCDF4  # noqa: F401

@@ -36,6 +36,7 @@ AMPLITUDES = {"2021": 1.0, "current": math.sqrt(0.5)}
 """Standard deviation of the real and of the imaginary part of z_k."""
 BLOCK = 10  # solutions that are solved together and make one chunk: few enough for the cache of one core
 DRAWN = 256  # waves are drawn for the grid of the original script, whatever the grid
+MOST_SOLUTIONS, MOST_TIMES = 10**7, 10**4  # of one file: larger numbers are mistakes
 _ATTRIBUTE = "navier_stokes"  # of the Zarr group: marks the file and holds its law
 
 
@@ -61,12 +62,14 @@ class Law:
     def __post_init__(self) -> None:
         if self.amplitude not in AMPLITUDES:
             raise unknown("amplitude", self.amplitude, AMPLITUDES)
-        for name, lowest, highest in (("samples", 1, 10**7), ("size", 8, DRAWN), ("seed", 0, 2**63)):
+        for name, lowest, highest in (("samples", 1, MOST_SOLUTIONS), ("size", 8, DRAWN), ("seed", 0, 2**63)):
             number = getattr(self, name)
             if not isinstance(number, int) or not lowest <= number <= highest:
                 raise CSTError(f"{name} must be a whole number from {lowest} to {highest}, got {number!r}")
         if not (math.isfinite(self.until) and 0 < self.every <= self.until):
             raise CSTError(f"until and every must be positive, until the larger; got {self.until} and {self.every}")
+        if self.until / self.every > MOST_TIMES:
+            raise CSTError(f"until={self.until} and every={self.every} are more than {MOST_TIMES} times; take fewer")
 
     @property
     def times(self) -> Float[np.ndarray, " T"]:

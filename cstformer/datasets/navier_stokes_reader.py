@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from cstformer.datasets.navier_stokes import VISCOSITY, Law, law_of, members_of
+from cstformer.datasets.navier_stokes import MOST_SOLUTIONS, MOST_TIMES, VISCOSITY, Law, law_of, members_of
 from cstformer.errors import CSTError, unknown
-from cstformer.files import MAX_BYTES, check_bytes, readable
+from cstformer.files import MAX_BYTES, check_bytes, open_zarr, readable
 from cstformer.patches import frames_to_samples
 from cstformer.samples import Samples, as_floats
 
@@ -61,18 +61,18 @@ class Solutions:
                 raise unknown("kind of Navier–Stokes file", source.suffix, [".zarr", ".mat"])
 
     def _open_zarr(self, path: Path) -> None:
-        import zarr
-
         if (found := law_of(path)) is None:
             raise CSTError("this is no Navier–Stokes set; make one by `cst data make navier-stokes`")
         law = Law(**found)
-        group: Any = zarr.open_group(path, mode="r")
+        group = open_zarr(path)
+        array, shape = group["vorticity"], (law.samples, len(law.times), law.size, law.size)
+        if array.shape != shape or group["finished"].shape != (law.blocks,):
+            raise CSTError(f"its arrays do not have the shape {shape} of its law; the file is damaged")
         finished = np.flatnonzero(group["finished"][:])
         if len(finished) < law.blocks:
             done = sum(len(members_of(int(block), law)) for block in finished)
             raise CSTError(f"only {done} of {law.samples} solutions are made; run the command that made it again")
-        array = group["vorticity"]
-        self.shape, self.times = array.shape, law.times
+        self.shape, self.times = shape, law.times
         self.about = f", ν = {VISCOSITY:g}, amplitude {law.amplitude}, seed {law.seed}"
         self._read = lambda rows, at: np.asarray(array.oindex[rows, at])
 
@@ -82,7 +82,8 @@ class Solutions:
         with h5py.File(path, "r") as file:
             # MATLAB stores the first axis fastest, so that HDF5 sees (T, ny, nx, N).
             shape = file["u"].shape if "u" in file else ()
-            self._describe(shape[::-1], np.asarray(file["t"]) if "t" in file else None)
+            few = "t" in file and file["t"].size == math.prod(shape[:1])
+            self._describe(shape[::-1], np.asarray(file["t"]) if few else None)
 
         def read(rows: np.ndarray, at: np.ndarray) -> np.ndarray:
             first, last = rows.min(), rows.max() + 1
@@ -102,6 +103,8 @@ class Solutions:
         if len(shape) != 4:
             raise CSTError(f"the variable u must be (N, nx, ny, T), got {shape or 'none'}")
         N, nx, ny, T = shape
+        if N > MOST_SOLUTIONS or T > MOST_TIMES:
+            raise CSTError(f"the variable u is {shape}, which no file holds; it is damaged")
         self.shape = (N, T, nx, ny)
         fits = times is not None and np.size(times) == T
         self.times = np.ravel(times).astype(float) if fits else np.arange(1.0, T + 1)  # type: ignore[arg-type]
@@ -127,9 +130,9 @@ class Solutions:
         rows = self._rows(dynamics)
         at = self._places(times, len(rows))
         if at.ndim == 1:
-            return self._read(rows, at)
+            return self._chosen(rows, at)
         every, place = np.unique(at, return_inverse=True)
-        found = self._read(rows, every)
+        found = self._chosen(rows, every)
         return np.take_along_axis(found, place.reshape(at.shape)[:, :, None, None], axis=1)
 
     def samples(self, dynamics: Any = None, times: ArrayLike | None = None, patch: tuple[int, int] = (8, 8)) -> Samples:
@@ -141,6 +144,11 @@ class Solutions:
             [frames_to_samples(movie, patch, times=t, time_unit="1", periodic=True) for movie, t in groups]
         )
         return tokens._with(sample_ids=[int(row) for row in rows])
+
+    def _chosen(self, rows: np.ndarray, at: np.ndarray) -> np.ndarray:
+        with readable(self.path, "Navier–Stokes solutions"):
+            check_bytes(self.path, 4 * len(rows) * len(at) * self.shape[2] * self.shape[3])
+            return self._read(rows, at)
 
     def _rows(self, dynamics: Any) -> Int[np.ndarray, " n"]:
         try:

@@ -15,6 +15,7 @@ Apart from NWB, which says by itself what is what, arrays are known by their nam
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -26,12 +27,14 @@ import numpy as np
 
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
-from cstformer.files import read_npz, readable
+from cstformer.files import check_bytes, open_zarr, read_npz, readable
 from cstformer.samples import as_floats
 
 SUFFIXES = (".nwb", ".tif", ".tiff", ".h5", ".hdf5", ".mat", ".npz", ".npy", ".zarr")
 CHUNK_BYTES = 32 * 2**20
 """Frames are read in pieces of about this size."""
+MOST_PIECES = 2**20
+"""A file that declares more pieces than this is damaged."""
 
 _TIMES = ("times", "time", "t", "t_s")
 
@@ -69,13 +72,13 @@ def open_recording(
         if suffix == ".mat":  # MATLAB writes (H, W, T) with its last axis first
             arrays = {name: _transposed(a) if a.ndim == 3 else a for name, a in arrays.items()}
         if pixel_mm is None and "pixel_mm" in arrays:
-            pixel_mm = float(np.asarray(arrays["pixel_mm"][...]).reshape(-1)[0])
+            pixel_mm = float(_whole(arrays["pixel_mm"]).reshape(-1)[0])
         return Recording(
             _channels(arrays, key, wavelengths, rate),
             pixel_mm,
             stimuli or _stimuli(arrays),
-            None if "mask" not in arrays else np.asarray(arrays["mask"][...]).astype(bool),
-            None if "dark" not in arrays else np.atleast_2d(np.squeeze(as_floats("dark", arrays["dark"][...]))),
+            None if "mask" not in arrays else _whole(arrays["mask"]).astype(bool),
+            None if "dark" not in arrays else np.atleast_2d(np.squeeze(as_floats("dark", _whole(arrays["dark"])))),
         )
 
 
@@ -112,7 +115,7 @@ def _channels(
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items()) or "nothing"
         raise CSTError(f"one array of shape (T, H, W) is needed, found {len(movies)} in: {shapes}; choose by key=")
     name, movie = next(iter(movies.items()))
-    stored = None if "wavelengths" not in arrays else np.asarray(arrays["wavelengths"][...]).reshape(-1)
+    stored = None if "wavelengths" not in arrays else _whole(arrays["wavelengths"]).reshape(-1)
     labels = stored if wavelengths is None else np.asarray(wavelengths)
     if labels is None and name not in apart.values():
         raise CSTError("nothing says which wavelength a frame has; pass wavelengths=(575, 395), the order of the lamps")
@@ -125,9 +128,10 @@ def _times(arrays: Mapping[str, Any], movie: str, count: int, rate: float | None
     names = [f"{n}{own[0]}" for n in _TIMES] if own else []
     found = next((arrays[n] for n in [*names, *_TIMES] if n in arrays and n != movie), None)
     if found is not None:
-        return as_floats("times", np.asarray(found[...])).reshape(-1)
+        return as_floats("times", _whole(found)).reshape(-1)
     if rate is None:
         raise CSTError("nothing says when the frames were taken; pass rate=, frames a second of the camera")
+    check_bytes("the clock of the recording", 16 * count)
     return np.arange(count) / rate
 
 
@@ -135,7 +139,13 @@ def _stimuli(arrays: Mapping[str, Any]) -> Stimuli | None:
     names = [f"stimulus_{n}" for n in ("start", "stop", "contrast")]
     if not all(n in arrays for n in names):
         return None
-    return Stimuli(*(as_floats(n, np.asarray(arrays[n][...])).reshape(-1) for n in names))
+    return Stimuli(*(as_floats(n, _whole(arrays[n])).reshape(-1) for n in names))
+
+
+def _whole(array: Any) -> np.ndarray:
+    """All of a small array."""
+    check_bytes("an array that is no movie", math.prod(array.shape) * np.dtype(array.dtype).itemsize)
+    return np.asarray(array[...])
 
 
 def _lazy(array: Any) -> Any:
@@ -144,10 +154,14 @@ def _lazy(array: Any) -> Any:
 
     if isinstance(array, da.Array):
         return array
-    frames = max(1, CHUNK_BYTES // (int(np.prod(array.shape[1:])) * np.dtype(array.dtype).itemsize))
+    frame = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+    check_bytes("one frame", frame)
+    frames = max(1, CHUNK_BYTES // max(1, frame))
     stored = int((getattr(array, "chunks", None) or (1,))[0])
     if stored < frames:
         frames -= frames % stored
+    if array.shape[0] > frames * MOST_PIECES:
+        raise CSTError(f"it declares {array.shape[0]:,} frames of {frame:,} bytes, which no file holds; it is damaged")
     return da.from_array(array, chunks=(frames, *array.shape[1:]), asarray=True)
 
 
@@ -179,8 +193,23 @@ class _Hdf5Array:
     def __getitem__(self, index: Any) -> np.ndarray:
         import h5py
 
-        with h5py.File(self.path, "r") as file:
+        with readable(self.path, "HDF5"), h5py.File(self.path, "r") as file:
             return np.asarray(file[self.name][index])
+
+
+@dataclass(frozen=True)
+class _ZarrArray:
+    """A Zarr array that names its file when a piece of it is damaged."""
+
+    path: Path
+    array: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        with readable(self.path, "Zarr"):
+            return np.asarray(self.array[index])
 
 
 @dataclass(frozen=True)
@@ -206,14 +235,17 @@ class _TiffArray:
         import tifffile
 
         frames, *pixels = index if isinstance(index, tuple) else (index,)
-        try:
-            mapped = tifffile.memmap(self.path, mode="r").reshape(self.shape)
-            return np.array(mapped[(frames, *pixels)])
-        except ValueError:  # compressed, or not in one piece
-            with tifffile.TiffFile(self.path) as file:
-                apart = len(file.pages) == self.shape[0]
-                stack = file.asarray(key=frames) if apart else file.series[0].asarray()[frames]
-            return stack.reshape(-1, *self.shape[1:])[(slice(None), *pixels)]
+        with readable(self.path, "TIFF"):
+            try:
+                mapped = tifffile.memmap(self.path, mode="r").reshape(self.shape)
+                return np.array(mapped[(frames, *pixels)])
+            except ValueError:  # compressed, or not in one piece
+                with tifffile.TiffFile(self.path) as file:
+                    apart = len(file.pages) == self.shape[0]
+                    if not apart:
+                        check_bytes(self.path, file.series[0].nbytes)
+                    stack = file.asarray(key=frames) if apart else file.series[0].asarray()[frames]
+                return stack.reshape(-1, *self.shape[1:])[(slice(None), *pixels)]
 
 
 def _hdf5(path: Path) -> dict[str, Any]:
@@ -234,10 +266,10 @@ def _hdf5(path: Path) -> dict[str, Any]:
 def _zarr(path: Path) -> dict[str, Any]:
     import zarr
 
-    node = zarr.open(path, mode="r")
+    node = open_zarr(path)
     if isinstance(node, zarr.Array):
-        return {"frames": node}
-    arrays: dict[str, Any] = dict(node.arrays())
+        return {"frames": _ZarrArray(path, node)}
+    arrays: dict[str, Any] = {name: _ZarrArray(path, array) for name, array in node.arrays()}
     return arrays | {name: np.asarray(node.attrs[name]) for name in ("pixel_mm",) if name in node.attrs}
 
 
@@ -288,8 +320,9 @@ def _nwb(path: Path) -> dict[str, Any]:
             # The schema stores [frame][x][y], and x is the column.
             arrays[series.name + tail] = _transposed(_Hdf5Array.of(series.data))
             if series.timestamps is not None:
-                clock = np.asarray(series.timestamps[:])
+                clock = _whole(series.timestamps)
             else:
+                check_bytes("the clock of the recording", 16 * len(series.data))
                 clock = series.starting_time + np.arange(len(series.data)) / series.rate
             arrays[f"times{tail}"] = clock
         spacing = found[0].imaging_plane.grid_spacing
