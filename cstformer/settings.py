@@ -94,6 +94,9 @@ class Settings:
         ("auto", "always", "never"),
     )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
+    devices: int = setting(1, "processes on each machine that share a batch, one a GPU or share of the CPU", low=1)
+    nodes: int = setting(1, "machines; torchrun or SLURM starts the processes on them", low=1)
+    strategy: str = setting("ddp", "what processes keep: all weights (ddp) or a share of them (fsdp)", ("ddp", "fsdp"))
 
 
 PRESETS: dict[str, dict[str, Any]] = {

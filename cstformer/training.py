@@ -360,7 +360,7 @@ class _Run(lightning.LightningModule):
         if report["ended"] in ("cap", "interrupted"):
             report["ended"] = "finished"  # such a run may go on
         tensors = {k: whole(v) for k, v in tensors.items()}
-        if self.rank == 0 and is_first():
+        if is_first():
             write_tensors(self.state_file, tensors, {"report": report, "signature": self._signature()})
         self.saved = self._elapsed()
 
@@ -489,6 +489,14 @@ def _signals(run: _Run) -> Iterator[None]:
             CSTWarning,
             stacklevel=3,
         )
+    except RuntimeError as error:
+        if run.processes == 1:
+            raise
+        # A step that failed has changed nothing yet, so what is there can be resumed from.
+        if run.state_file and run.report.steps and not run._spreads():
+            run.save()
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CSTError(f"the processes of this training lost each other: {reason}") from error
     except SystemExit:  # how Lightning answers a KeyboardInterrupt
         if run.stop_requested:
             raise KeyboardInterrupt from None

@@ -12,6 +12,11 @@ def begin_worker(parent: int) -> None:
     import torch
 
     torch.set_num_threads(1)
+    watch_parent(parent)
+
+
+def watch_parent(parent: int) -> None:
+    """End this process when process ``parent`` is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -296,6 +296,8 @@ class NeuralBaseline(Settings, Baseline):
         super()._check_settings()
         own = self.settings()
         check_settings({name: own[name] for name in setting_fields() if name in own})
+        if self.devices * self.nodes > 1:
+            raise CSTError(f"devices and nodes are for CST alone; {type(self).__name__} trains in one process")
         if self.precision == "bfloat16":
             raise CSTError(f"precision='bfloat16' is for CST alone; {type(self).__name__} takes float32 or float64")
 
