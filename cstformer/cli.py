@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from cstformer.errors import CSTError, unknown
 
-EXPERIMENTS = ("spirals", "attention", "cost")
+EXPERIMENTS = ("spirals", "attention", "navier-stokes", "cost")
 
 
 class Parser(argparse.ArgumentParser):

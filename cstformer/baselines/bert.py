@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -143,6 +143,14 @@ class TransformerLinear(BertTransformer):
     name: ClassVar[str] = "transformer-linear"
     label: ClassVar[str] = "Transformer + linear"
     curve: ClassVar[type[LinearInterpolation | CubicSpline]] = LinearInterpolation
+
+    @classmethod
+    def of(cls, trained: BertTransformer) -> Self:
+        """Take the network of another one that is fitted: one training serves all ways between the points."""
+        trained._fitted()
+        model = cls(**trained.settings())
+        model.__dict__.update(trained.__dict__)
+        return model
 
     @torch.no_grad()
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:

@@ -1,0 +1,121 @@
+"""Data of the Navier–Stokes experiment: which frames are given, their noise, and what to compare with.
+
+Everything follows from the solutions in one Zarr file beside the run, made by `make_data` before the first cell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from cstformer.datasets.navier_stokes import VISCOSITY, Law, forcing, make_navier_stokes, solutions
+from cstformer.datasets.navier_stokes_reader import Solutions
+from cstformer.datasets.vorticity import tendency
+from cstformer.patches import frames_to_samples
+from cstformer.samples import Samples
+
+FINE = 4  # frames a time unit where one looks closer
+
+
+@dataclass(frozen=True)
+class Flows:
+    """The solutions of a run: the first ``training`` of them train, the others test."""
+
+    path: Path
+    training: int
+    law: Law
+    patch: int
+    seed: int
+
+    @property
+    def times(self) -> Float[np.ndarray, " T"]:
+        """Times of the frames."""
+        return self.law.times
+
+    @property
+    def fine_times(self) -> Float[np.ndarray, " F"]:
+        """Times at which one looks closer: those of the frames, and others between them."""
+        steps = round(FINE * (self.times[-1] - self.times[0]) / self.law.every)
+        return np.linspace(self.times[0], self.times[-1], steps + 1)
+
+
+@dataclass(frozen=True)
+class FlowTask:
+    """Samples of one setting. Frames are (N, T, size, size); all times in the units of the solver."""
+
+    train: Samples
+    test: Samples
+    truth: Float[np.ndarray, "N T size size"]
+    """Noise-free frames of the test flows, at all times."""
+    unseen: Bool[np.ndarray, "N T"]
+    """True where a test flow has no given frame."""
+
+
+def make_data(flows: Flows, progress: bool) -> None:
+    """Solve the equation, or go on where an earlier run was stopped."""
+    make_navier_stokes(flows.path, flows.law, progress=progress)
+
+
+@lru_cache(maxsize=2)
+def flow_task(flows: Flows, given: int, noise: float, highest: float | None = None) -> FlowTask:
+    """Noisy frames at ``given`` times of each flow: the first, the last, and others at random.
+
+    The noise is white, with ``noise`` times the standard deviation of all training frames; with ``highest``, each
+    training flow has a level of its own between the two.
+    """
+    frames = Solutions(flows.path).frames()
+    index = given_times(len(frames), len(flows.times), given, flows.seed)
+    chosen = np.take_along_axis(frames, index[:, :, None, None], 1)
+    random = np.random.default_rng([flows.seed, 1, given, round(1000 * noise), round(1000 * (highest or noise))])
+    level = np.full(len(frames), noise)
+    if highest is not None:
+        level[: flows.training] = random.uniform(noise, highest, flows.training)
+    sd = float(frames[: flows.training].std(dtype=np.float64))
+    noisy = chosen + random.standard_normal(chosen.shape, dtype=np.float32) * (sd * level[:, None, None, None])
+    samples = tokens(noisy, flows.times[index], flows.patch)
+    unseen = np.ones(frames.shape[:2], dtype=bool)
+    np.put_along_axis(unseen, index, False, 1)
+    test = slice(flows.training, None)
+    return FlowTask(samples[: flows.training], samples[test], frames[test], unseen[test])
+
+
+def given_times(flows: int, count: int, given: int, seed: int) -> Int[np.ndarray, "flows given"]:
+    """Numbers of the given times, in order; the first and the last are always given.
+
+    >>> given_times(2, 6, 4, seed=0).tolist()
+    [[0, 2, 4, 5], [0, 2, 3, 5]]
+    """
+    inner = np.random.default_rng([seed, 0, given]).random((flows, count - 2)).argsort(1)[:, : given - 2] + 1
+    ends = np.tile([0, count - 1], (flows, 1))
+    return np.sort(np.concatenate([ends, inner], 1), 1)
+
+
+def tokens(frames: Float[np.ndarray, "N T H W"], times: Float[np.ndarray, "N T"], patch: int) -> Samples:
+    """Patch tokens of periodic frames; each movie has times of its own."""
+    one = frames_to_samples(frames[..., None], (patch, patch), periodic=True, time_unit="1")
+    coords = one.coords.copy()
+    coords[..., 0] = np.repeat(times, one.n // times.shape[1], axis=1)
+    return Samples(coords, one.values, coord_names=one.coord_names, units=one.units, layout=one.layout)
+
+
+@lru_cache(maxsize=1)
+def closer_truth(flows: Flows, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vorticity and its time derivative of the first ``count`` test flows at `fine_times`, (count, F, size, size)."""
+    law = dataclasses.replace(flows.law, every=flows.law.every / FINE)
+    w = solutions(range(flows.training, flows.training + count), law)[1][:, FINE - 1 :]
+    force = torch.as_tensor(forcing(law.size))
+    slope = tendency(torch.as_tensor(w, dtype=torch.float64), viscosity=VISCOSITY, forcing=force)
+    return w, slope.numpy().astype(np.float32)
+
+
+def zoomed_truth(flows: Flows, count: int, time: float, zoom: int) -> Float[np.ndarray, "count fine fine"]:
+    """The first test flows at one time, solved on a grid ``zoom`` times as fine from the same initial condition."""
+    size, step = zoom * flows.law.size, flows.law.step / zoom
+    law = dataclasses.replace(flows.law, size=size, step=step, until=time, every=time)
+    return solutions(range(flows.training, flows.training + count), law)[1][:, -1]
