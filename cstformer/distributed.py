@@ -172,6 +172,13 @@ def is_first() -> bool:
     return int(next((os.environ[k] for k in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if k in os.environ), 0)) == 0
 
 
+def take_device() -> None:
+    """Let ``cuda`` mean the GPU of this process, one each."""
+    if torch.cuda.is_available():
+        local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+        torch.cuda.set_device(int(local) % torch.cuda.device_count())
+
+
 def run_processes(count: int, code: str, folder: Path, progress: bool, saved: str) -> None:
     """Run Python ``code`` in ``count`` processes of this machine, ``folder`` being its argument, until all have ended.
 
@@ -183,6 +190,7 @@ def run_processes(count: int, code: str, folder: Path, progress: bool, saved: st
         port = free.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "WORLD_SIZE": str(count)}
     common |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // count)))}
+    own = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}  # of the job, not of these processes
     started: list[subprocess.Popen] = []
     try:
         for rank in range(count):
@@ -190,7 +198,7 @@ def run_processes(count: int, code: str, folder: Path, progress: bool, saved: st
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-c", code, str(folder)],
-                    env=os.environ | common | {"LOCAL_RANK": str(rank), "RANK": str(rank)},
+                    env=own | common | {"LOCAL_RANK": str(rank), "RANK": str(rank)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

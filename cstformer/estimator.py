@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,7 +23,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from cstformer import sampling, series
+from cstformer import distributed, sampling, series
 from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
 from cstformer.encoding import FourierEncoding
@@ -51,6 +53,7 @@ from cstformer.threads import thread_limit
 from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
 from cstformer.waves import Waves
+from cstformer.workers import watch_parent
 
 TOKENS_PER_PASS = 2**16  # queries × coefficients of one pass when predicting: bounds the memory
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
@@ -147,6 +150,9 @@ class CST(Settings, BaseEstimator):
         """
         check_settings(self.get_params())
         samples = self._training_samples(samples)
+        processes = self._processes()
+        if processes > 1 and not distributed.is_started():
+            return self._fit_on_processes(samples, state, progress)
         self.layout_: PatchLayout | None = samples.layout
         self.names_: dict[str, Any] = {
             "coord_names": list(samples.coord_names),
@@ -161,7 +167,7 @@ class CST(Settings, BaseEstimator):
         self.waves_ = None if self.layout_ is None else frame_waves(data[training], self.layout_, self._pixels())
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
-        run = dataclasses.replace(_plain(self), batch=min(self.batch, max(1, TOKENS_PER_STEP // samples.n)))
+        run = dataclasses.replace(_plain(self), batch=min(self.batch, max(processes, TOKENS_PER_STEP // samples.n)))
         try:
             began = time.monotonic()
             self.mu_ = self._choose_mu(data, training, held_out, run)
@@ -174,6 +180,33 @@ class CST(Settings, BaseEstimator):
             raise
         if self.report_.ended == "cap":
             warnings.warn(self.report_.sentence(self), CSTWarning, stacklevel=2)
+        return self
+
+    def _processes(self) -> int:
+        """How many processes share a batch; each of them takes its own GPU, if there are any."""
+        processes = self.devices * self.nodes
+        if self.batch < processes:
+            raise CSTError(f"batch={self.batch} cannot be shared by {processes} processes; raise batch, or use fewer")
+        if self.nodes > 1 and not distributed.is_started():
+            raise CSTError(f"nodes={self.nodes}: start the command by torchrun or srun on each of them (docs: Scale)")
+        if processes > 1:
+            distributed.take_device()
+        return processes
+
+    def _fit_on_processes(self, samples: Samples, state: str | os.PathLike | None, progress: bool) -> CST:
+        """Start the processes, which call `fit` as well, and take over what the first of them has learned."""
+        state = None if state is None else os.path.abspath(state)
+        with tempfile.TemporaryDirectory(prefix="cst-fit-") as folder:
+            samples.save(Path(folder, "samples.npz"))
+            job = {"settings": dataclasses.asdict(_plain(self)), "state": state, "progress": progress}
+            Path(folder, "job.json").write_text(json.dumps(job))
+            saved = f"{state} keeps what was done, fit again to go on" if state else "nothing was saved, give state="
+            code = "import sys; from cstformer.estimator import work; work(sys.argv[1])"
+            distributed.run_processes(self.devices, code, Path(folder), progress, saved)
+            fitted = CST.load(Path(folder, "model"))
+        self.__dict__.update({k: v for k, v in vars(fitted).items() if k.endswith("_")})
+        if self.report_.ended in ("cap", "not finite"):
+            warnings.warn(self.report_.sentence(self), CSTWarning, stacklevel=3)
         return self
 
     def _train(
@@ -509,6 +542,22 @@ class CST(Settings, BaseEstimator):
             raise CSTError(f"{folder} cannot be read: {reason}; save the model again") from None
         model.network_ = network.to(model.device_).eval()
         return model
+
+
+def work(folder: str) -> None:
+    """Be one of the processes that `CST.fit` started: fit, and let the first one save the model."""
+    watch_parent(os.getppid())
+    warnings.simplefilter("ignore")
+    job = json.loads(Path(folder, "job.json").read_text())
+    first = distributed.is_first()
+    try:
+        samples = Samples.load(Path(folder, "samples.npz"))
+        model = CST(**job["settings"]).fit(samples, state=job["state"], progress=job["progress"] and first)
+        if first:
+            model.save(Path(folder, "model"))
+    except CSTError as error:
+        Path(folder, f"{os.environ['RANK']}.error").write_text(str(error))
+        raise SystemExit(2) from error
 
 
 def _plain(model: CST) -> Settings:

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,8 @@ class _Run(lightning.LightningModule):
         self.rank = self.trainer.global_rank
         self.started = time.monotonic()
         self.saved = self.agreed = self.before
+        if self.processes > 1 and self.settings.max_minutes is not None:
+            self.settings = replace(self.settings, max_minutes=from_first(self.settings.max_minutes, self.device))
         if not self.report.steps:
             self._validate(0)  # the untrained network may already be good: CST begins at its start
 
