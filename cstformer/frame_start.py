@@ -9,7 +9,9 @@ Beyond the frame the edge pixel continues, or, if the layout is periodic, the op
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cstformer import series
-from cstformer.gaussian_process import Kernel
+from cstformer.gaussian_process import Kernel, smoothing_weights
 from cstformer.interpolation import Start, make_start
 from cstformer.objective import Batch
 from cstformer.patches import PatchLayout
@@ -28,6 +30,8 @@ from cstformer.waves import Waves, fit_waves
 Pixels = tuple[np.ndarray, np.ndarray]
 """Origin and extent of the row and column axes in pixels: pixel = origin + extent · coordinate."""
 Smoother = Waves | Kernel | None
+
+_BLEND = 16  # how many times cheaper it is to blend a pixel of whole frames than to cut it out of all of them
 
 # Keys' kernel with a = −1/2: weight of the pixels −1, 0, 1, 2 at fraction f, as coefficients of 1, f, f², f³.
 _KEYS = (
@@ -51,35 +55,66 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         ``smooth``
     """
     times, exists, frames = whole_frames(points, layout, pixels)
-    batch, count = times.shape
-    parts: list[tuple[Kernel | None, Tensor]] = [(None, frames)]
-    if kind == "smooth":
-        parts = smoother.bands(frames) if isinstance(smoother, Waves) else [(smoother, frames)]
-    elif kind == "wiener":
+    batch, count, height, width = frames.shape[:4]
+    waves = smoother if kind == "smooth" and isinstance(smoother, Waves) else None
+    if kind == "wiener":
         assert isinstance(smoother, Waves), "the wiener start needs fitted waves"
-        kind, parts = "cubic", [(None, smoother.wiener(frames))]
-    frames = torch.cat([part for _, part in parts], 1)  # (B, T·bands, H, W, C)
-    identity = torch.eye(count, dtype=times.dtype, device=times.device).expand(batch, -1, -1)
-    mask = exists[..., None].expand(-1, -1, count)
-    in_time = [make_start(kind, times[..., None], identity, mask, kernel) for kernel, _ in parts]
+        kind, frames = "cubic", smoother.wiener(frames)
+    single = smoother if isinstance(smoother, Kernel) else None
+
+    @functools.cache
+    def in_time() -> list[Start]:
+        """Weights (J, B, m, T) of the frames, or of the frames of each band."""
+        identity = torch.eye(count, dtype=times.dtype, device=times.device).expand(batch, -1, -1)
+        mask = exists[..., None].expand(-1, -1, count)
+        kernels = [single] if waves is None else waves.loud
+        return [make_start(kind, times[..., None], identity, mask, kernel) for kernel in kernels]
+
+    @functools.cache
+    def bands() -> Tensor:
+        return frames if waves is None else torch.cat(waves.bands(frames), 1)  # (B, T·bands, H, W, C)
+
+    @functools.cache
+    def amplitudes() -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
+        assert waves is not None
+        return waves.split(frames), smoothing_weights(waves.loud, times, exists)
+
+    def at_moments(t: Tensor) -> Tensor:
+        """Whole frames (B, u, H, W, C) at the moments (B, u)."""
+        if waves is None:
+            return torch.einsum("but,bthwc->buhwc", in_time()[0](series.constant(t[..., None])).value, frames)
+        parts, weights = amplitudes()
+        return waves.join([_blend(w, x) for w, x in zip(weights(t), parts, strict=True)], height, width)
+
+    def of_all_frames(x: Series, corner: tuple[Tensor, Tensor], size: tuple[int, int]) -> Series:
+        """Windows (J, B, m, P0, P1, C), each a sum over those of all frames."""
+        t = x.map(lambda c: c[..., :1])
+        weights = series.concatenate([part(t) for part in in_time()], -1)  # (J, B, m, T·bands)
+        window = _windows(bands(), *corner, size, layout.periodic)
+        return weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
 
     def start(x: Series) -> Series:
-        t = x.map(lambda c: c[..., :1])
-        weights = series.concatenate([part(t) for part in in_time], -1)  # (J, B, m, T·bands)
         rows = _position(x, 1, layout, pixels)
         cols = _position(x, 2, layout, pixels)
-        if _on_grid(rows[1]) and _on_grid(cols[1]):
-            window = _windows(frames, rows[0], cols[0], layout.patch, layout.periodic)  # (B, T, m, P0, P1, C)
-            y = weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
-        else:
-            p, q = layout.patch
-            window = _windows(frames, rows[0] - 1, cols[0] - 1, (p + 3, q + 3), layout.periodic)
-            y = weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
+        whole = _on_grid(rows[1]) and _on_grid(cols[1])
+        p, q = layout.patch
+        corner, size = ((rows[0], cols[0]), (p, q)) if whole else ((rows[0] - 1, cols[0] - 1), (p + 3, q + 3))
+        moments, which = _distinct(x.value[..., 0])
+        if x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
+            y = series.constant(_windows(at_moments(moments), *corner, size, layout.periodic, which)[:, 0])
+        else:  # windows of all frames are fewer pixels than frames of all moments
+            y = of_all_frames(x, corner, size)
+        if not whole:
             y = _resample(y, rows[1], p, axis=3)
             y = _resample(y, cols[1], q, axis=4)
         return y.map(lambda c: c.flatten(3))
 
     return start
+
+
+def _blend(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums (B, u, K, C) of the amplitudes (B, T, K, C)."""
+    return (weights @ x.flatten(2)).unflatten(2, x.shape[2:])
 
 
 def whole_frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,6 +163,10 @@ def read_frames(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[T
     latest = t.new_full((len(t), count), -torch.inf)
     latest = latest.scatter_reduce(1, frame, t.masked_fill(~tokens, -torch.inf), "amax")
     times = torch.where(exists, latest, torch.zeros_like(latest))
+    complete = int(exists.sum()) * layout.grid[0] * layout.grid[1] == int(tokens.sum())
+    if complete and int(tokens.sum()) * layout.c == int(points.observed.sum()):  # the usual case, at half the cost
+        values = _place(points.values, slot, count, layout)
+        return times, exists, values, exists[..., None, None, None].expand_as(values)
     values, seen = (_place(x, slot, count, layout) for x in (points.values * points.observed, points.observed))
     return times, exists, values, seen
 
@@ -205,17 +244,39 @@ def _position(x: Series, axis: int, layout: PatchLayout, pixels: Pixels) -> tupl
     return first.long(), Series(torch.cat([(held - first).unsqueeze(0), tail]), x.order, x.directions)
 
 
+def _distinct(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of each row of times (B, m), (B, u), and which of them each time is, (B, m).
+
+    >>> [x.tolist() for x in _distinct(torch.tensor([[3.0, 1.0, 3.0], [2.0, 2.0, 2.0]]))]
+    [[[1.0, 3.0], [2.0, 2.0]], [[1, 0, 1], [0, 0, 0]]]
+    """
+    ordered, place = t.sort(1)
+    rank = F.pad((ordered[:, 1:] > ordered[:, :-1]).cumsum(1), (1, 0))
+    which = torch.empty_like(place).scatter(1, place, rank)
+    moments = ordered[:, -1:].repeat(1, int(rank.max()) + 1).scatter(1, rank, ordered)
+    return moments, which
+
+
 def _on_grid(fraction: Series) -> bool:
     return bool(fraction.value.abs().max() < 1e-3) and not bool(fraction.coefs[1:].any())
 
 
-def _windows(frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int], periodic: bool) -> Tensor:
-    """Cut-outs of ``size`` pixels whose first pixel is (row, col): (B, T, m, size[0], size[1], C)."""
+def _windows(
+    frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int], periodic: bool, which: Tensor | None = None
+) -> Tensor:
+    """Cut-outs of ``size`` pixels whose first pixel is (row, col): (B, T, m, size[0], size[1], C).
+
+    Of all frames, or, if ``which`` (B, m) says so, of one frame each; T is then 1.
+    """
     _, count, height, width, channels = frames.shape
     r = row[..., None] + torch.arange(size[0], device=row.device)  # (B, m, p)
     c = col[..., None] + torch.arange(size[1], device=col.device)
     r, c = (r % height, c % width) if periodic else (r.clamp(0, height - 1), c.clamp(0, width - 1))
-    index = (r[..., :, None] * width + c[..., None, :]).flatten(1)  # (B, m·p·q)
+    index = r[..., :, None] * width + c[..., None, :]  # (B, m, p, q)
+    if which is not None:
+        index = index + (height * width * which)[..., None, None]
+        frames, count = frames.flatten(1, 2)[:, None], 1
+    index = index.flatten(1)
     index = index[:, None, :, None].expand(-1, count, -1, channels)
     return frames.flatten(2, 3).gather(2, index).unflatten(2, (row.shape[1], *size))
 

@@ -11,6 +11,7 @@ the training samples, so :math:`\sigma` is an estimate of the noise that needs n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,32 @@ def posterior_weights(kernel: Kernel, coords: Tensor, values: Tensor, mask: Tens
     """(K + σ²I)⁻¹ y of each sample: (B, n, c) from coordinates (B, n, d), values (B, n, c) and mask (B, n)."""
     factor = _factor(kernel, coords, mask)
     return torch.cholesky_solve((values * mask[..., None]).double(), factor).to(values.dtype)
+
+
+def smoothing_weights(kernels: Sequence[Kernel], knots: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor]:
+    """What each observed moment counts in the posterior mean at others, for several kernels in time at once.
+
+    From knots (B, n) and mask (B, n) a function from moments (B, m) to weights (kernels, B, m, n). Beyond the first and
+    last knot the weights are held.
+    """
+    t = knots.double()
+    length, amplitude, offset, noise = (
+        t.new_tensor(x)[:, None, None, None]
+        for x in zip(*((k.lengthscales[0], k.amplitude, k.offset, k.noise) for k in kernels), strict=True)
+    )
+
+    def covariance(at: Tensor) -> Tensor:
+        distance = (at[:, :, None] - t[:, None, :]) / length
+        return amplitude**2 * torch.exp(-0.5 * distance.square()) + offset**2
+
+    noise = noise**2 + _jitter(t) * (amplitude**2 + offset**2)
+    pair = mask[:, :, None] & mask[:, None, :]
+    eye = torch.eye(t.shape[1], dtype=t.dtype, device=t.device)
+    diagonal = torch.where(mask[:, :, None], noise, torch.ones_like(noise))  # rows of the identity where nothing is
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance(t) * pair + eye * diagonal)) * pair
+    low = t.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
+    high = t.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
+    return lambda at: (covariance(at.double().clamp(low, high)) @ inverse).to(knots.dtype)
 
 
 def posterior_variance(kernel: Kernel, coords: Tensor, mask: Tensor, at: Tensor) -> Tensor:
@@ -116,10 +143,14 @@ def _pack(kernel: Kernel) -> list[float]:
 def _factor(kernel: Kernel, coords: Tensor, mask: Tensor) -> Tensor:
     # In double precision always: single precision finds dense, nearly noise-free samples not positive definite. The
     # jitter follows the data's precision, which keeps the weights small enough for it.
-    jitter = 1e-5 if coords.dtype == torch.float32 else 1e-10
+    jitter = _jitter(coords)
     coords = coords.double()
     covariance = kernel.covariance(series.constant(coords), coords).value
     return _masked_cholesky(covariance, mask, kernel.noise**2 + jitter * (kernel.amplitude**2 + kernel.offset**2))
+
+
+def _jitter(coords: Tensor) -> float:
+    return 1e-5 if coords.dtype == torch.float32 else 1e-10
 
 
 def _masked_cholesky(covariance: Tensor, mask: Tensor, noise: Tensor | float) -> Tensor:

@@ -10,6 +10,7 @@ linear estimate from one frame. From several frames the best one is Gaussian-pro
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -40,26 +41,50 @@ class Waves:
 
     def wiener(self, frames: Float[Tensor, "*n H W C"]) -> Float[Tensor, "*n H W C"]:
         """Filter each frame for itself."""
-        return self._through(frames, frames.new_tensor(self.gains)[self._numbers(frames)])
+        gains = frames.new_tensor(self.gains)[self._numbers(frames)]
+        return self._synthesis(self._analysis(frames) * gains[..., None])
 
-    def bands(self, frames: Float[Tensor, "*n H W C"]) -> list[tuple[Kernel | None, Float[Tensor, "*n H W C"]]]:
-        """Split frames into their bands, without those that are noise alone."""
-        parts: list[tuple[Kernel | None, Tensor]] = []
-        band = _band(self._numbers(frames))
-        for i, kernel in enumerate(self.kernels):
-            if kernel is not None:
-                parts.append((kernel, self._through(frames, (band == i).to(frames))))
-        return parts
+    @property
+    def loud(self) -> list[Kernel]:
+        """The kernels of the bands that are more than noise."""
+        return [kernel for kernel in self.kernels if kernel is not None]
+
+    def split(self, frames: Float[Tensor, "*n H W C"]) -> list[Float[Tensor, "*n K C"]]:
+        """Amplitudes of the waves of each loud band."""
+        x = self._analysis(frames).flatten(-3, -2)
+        return [x.index_select(-2, place) for place in self._places(*frames.shape[-3:-1], frames.device)[0]]
+
+    def join(self, parts: list[Float[Tensor, "*n K C"]], height: int, width: int) -> Float[Tensor, "*n H W C"]:
+        """Frames of the amplitudes that `split` gave."""
+        loud, quiet = self._places(height, width, parts[0].device)
+        *n, _, channels = parts[0].shape
+        zeros = parts[0].new_zeros(*n, sum(map(len, quiet)), channels)
+        x = torch.cat([*parts, zeros], -2).index_select(-2, torch.cat([*loud, *quiet]).argsort())
+        return self._synthesis(x.unflatten(-2, (height, width)))
+
+    def bands(self, frames: Float[Tensor, "*n H W C"]) -> list[Float[Tensor, "*n H W C"]]:
+        """The part of the frames that lies in each loud band."""
+        height, width = frames.shape[-3:-1]
+        parts = self.split(frames)
+        alone = [[x if i == j else torch.zeros_like(x) for j, x in enumerate(parts)] for i in range(len(parts))]
+        return [self.join(some, height, width) for some in alone]
+
+    def _places(self, height: int, width: int, device: torch.device) -> tuple[list[Tensor], list[Tensor]]:
+        """Places of the waves of loud and of quiet bands among the H·W of a frame."""
+        places = list(zip(self.kernels, _places_of_bands(height, width, self.periodic), strict=False))
+        return [p.to(device) for k, p in places if k is not None], [p.to(device) for k, p in places if k is None]
 
     def _numbers(self, frames: Tensor) -> Tensor:
         height, width = frames.shape[-3:-1]
         return wave_numbers(height, width, self.periodic).to(frames.device)
 
-    def _through(self, frames: Tensor, gains: Tensor) -> Tensor:
-        """Multiply each wave by its gain, (H, W)."""
+    def _analysis(self, frames: Tensor) -> Tensor:
         rows, cols = (wave_basis(size, self.periodic).to(frames) for size in frames.shape[-3:-1])
-        x = torch.einsum("ih,...hwc,jw->...ijc", rows, frames, cols) * gains[..., None]
-        return torch.einsum("ih,...ijc,jw->...hwc", rows, x, cols)
+        return torch.einsum("ih,...hwc,jw->...ijc", rows, frames, cols)
+
+    def _synthesis(self, waves: Tensor) -> Tensor:
+        rows, cols = (wave_basis(size, self.periodic).to(waves) for size in waves.shape[-3:-1])
+        return torch.einsum("ih,...ijc,jw->...hwc", rows, waves, cols)
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -117,6 +142,7 @@ def fit_waves(
     return Waves(tuple(gains.tolist()), tuple(kernels), math.sqrt(floor), periodic)
 
 
+@functools.lru_cache(maxsize=32)
 def wave_basis(size: int, periodic: bool) -> Float[Tensor, "size size"]:
     """Orthonormal waves along an axis, one a row, by increasing frequency.
 
@@ -144,6 +170,12 @@ def wave_numbers(height: int, width: int, periodic: bool) -> Int[Tensor, "height
         for n in (height, width)
     )
     return torch.hypot(row[:, None], col).round().long()
+
+
+@functools.lru_cache(maxsize=32)
+def _places_of_bands(height: int, width: int, periodic: bool) -> tuple[Tensor, ...]:
+    band = _band(wave_numbers(height, width, periodic)).flatten()
+    return tuple((band == i).nonzero()[:, 0] for i in range(len(EDGES)))
 
 
 def _band(numbers: Tensor) -> Tensor:

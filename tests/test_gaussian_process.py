@@ -15,7 +15,9 @@ from cstformer.gaussian_process import (
     log_likelihood,
     posterior_variance,
     posterior_weights,
+    smoothing_weights,
 )
+from cstformer.interpolation import make_start
 
 KERNELS = {1: Kernel((0.3,), 1.2, 0.5, 0.2), 2: Kernel((0.3, 0.6), 0.8, 0.3, 0.1)}
 
@@ -139,3 +141,17 @@ def test_dense_and_almost_noise_free_samples_do_not_fail_in_single_precision(len
     mask = torch.ones(1, 300, dtype=torch.bool)
     assert bool(torch.isfinite(posterior_weights(kernel, coords, (6 * coords).sin(), mask)).all())
     assert bool((posterior_variance(kernel, coords, mask, coords + 0.5).abs() < 1.1).all())
+
+
+def test_smoothing_weights_are_the_posterior_means_of_several_kernels():
+    """One identity column per knot asks `make_start` for the same weights, kernel by kernel."""
+    generator = torch.Generator().manual_seed(0)
+    knots = torch.rand(3, 5, generator=generator).double().sort(1).values
+    mask = torch.tensor([[True] * 5, [True] * 4 + [False], [False, True, True, True, True]])
+    kernels = [Kernel((0.1,), 1.0, 0.1, 0.2), Kernel((0.7,), 2.0, 0.5, 0.01)]
+    at = torch.linspace(-0.2, 1.2, 9).double().expand(3, -1)
+    weights = smoothing_weights(kernels, knots, mask)(at)
+    identity = torch.eye(5).double().expand(3, -1, -1)
+    for kernel, found in zip(kernels, weights, strict=True):
+        start = make_start("smooth", knots[..., None], identity, mask[..., None].expand(-1, -1, 5), kernel)
+        assert torch.allclose(found, start(series.constant(at[..., None])).value, atol=1e-8)

@@ -77,10 +77,14 @@ def test_a_wave_passes_with_its_gain_and_bands_add_up():
     waves = Waves((1.0, 1.0, 1.0, 0.25) + (0.0,) * 8, (), 0.1, periodic=True)
     assert torch.allclose(waves.wiener(frame), 0.25 * (frame - 2) + 2, atol=1e-12)
     movie = field(4, 5, (16, 12), spectrum, 0.3)[1]
-    parts = Waves((), (Kernel((0.3,), 1.0, 0.1, 0.1),) * len(EDGES), 0.1, periodic=True).bands(movie)
-    assert torch.allclose(torch.stack([part for _, part in parts]).sum(0), movie, atol=1e-9)
-    for (_, one), (_, other) in itertools.combinations(parts, 2):
+    waves = Waves((), (Kernel((0.3,), 1.0, 0.1, 0.1),) * len(EDGES), 0.1, periodic=True)
+    parts = waves.bands(movie)
+    assert torch.allclose(torch.stack(parts).sum(0), movie, atol=1e-9)
+    for one, other in itertools.combinations(parts, 2):
         assert abs(float((one * other).sum())) < 1e-9
+    for i, part in enumerate(parts):
+        alone = [amplitudes * (j == i) for j, amplitudes in enumerate(waves.split(movie))]
+        assert torch.allclose(waves.join(alone, 16, 12), part, atol=1e-9)
 
 
 def test_frames_that_do_not_exist_do_not_count():
