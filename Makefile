@@ -11,7 +11,7 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[files,cluster,neuro,rivals,video,docs,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[files,cluster,neuro,rivals,video,explorer,docs,dev]"
 	touch .venv/.ready
 
 demo: setup

@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_data(commands)
     _add_run(commands)
     _add_report(commands)
+    _add_explore(commands)
     _add_bench(commands)
     _add_models(commands)
     return parser
@@ -533,6 +534,62 @@ def _report(args: argparse.Namespace) -> int:
     if args.markdown:
         print(f"wrote {write_results_md([load_result(Path(run)) for run in args.runs], args.markdown)}")
     return 0
+
+
+# cst explore
+
+
+def _add_explore(commands) -> None:
+    parser = _command(
+        commands,
+        "explore",
+        "open the live explorer of a run or of a model in the browser",
+        _explore,
+        "examples:\n  cst explore runs/spirals-default\n  cst explore model --data curves.csv\n"
+        "It listens on this computer alone. With another --address visitors need the token that is printed.",
+    )
+    parser.add_argument("source", metavar="RUN_OR_MODEL", help="directory written by `cst run` or `cst fit`")
+    parser.add_argument("--data", metavar="FILE", help="samples or a movie to show a model of `cst fit` with")
+    parser.add_argument("--address", default="127.0.0.1", help="where to listen (default 127.0.0.1, this computer)")
+    parser.add_argument("--port", type=int, help="default 5006, or a free one if that is taken")
+    parser.add_argument("--token", help="what visitors have to show; made by itself beyond this computer")
+    parser.add_argument("--origin", metavar="HOST:PORT", action="append", default=[], help="of a proxy in between")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+
+
+def _explore(args: argparse.Namespace) -> int:
+    try:
+        from cstformer.explorer.page import make_app
+        from cstformer.explorer.server import make_server
+    except ImportError as error:
+        raise CSTError(f"the explorer needs {error.name}; pip install cstformer[explorer]") from None
+
+    exhibits = _exhibits(Path(args.source), args.data)
+    server, url = make_server(make_app(exhibits), args.address, args.port, args.token, tuple(args.origin))
+    print(f"explorer: {url}\nCtrl-C ends it.", flush=True)
+    server.start()
+    if not args.no_browser:
+        import webbrowser
+
+        webbrowser.open(url)
+    server.io_loop.start()
+    server.stop()
+    return 0
+
+
+def _exhibits(source: Path, data: str | None):
+    """Models to explore, and where their samples come from."""
+    from cstformer.checkpoint import DESCRIPTION
+    from cstformer.experiments.finished import runs_in, trained_models
+    from cstformer.explorer.exhibits import Exhibit
+
+    if (source / DESCRIPTION).is_file() or not runs_in(source):
+        exhibit = Exhibit.from_file(source, None if data is None else Path(data))
+        exhibit.samples  # noqa: B018  (what is wrong with them is said before the browser opens)
+        return [exhibit]
+    if data is not None:
+        raise CSTError("--data goes with a model of `cst fit`; a run shows its own samples")
+    return [Exhibit.of(t.label, t.folder, t.context, t.stimulus) for t in trained_models(source, EXPERIMENTS)]
 
 
 def _add_bench(commands) -> None:

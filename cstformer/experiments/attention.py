@@ -102,6 +102,10 @@ class AttentionExperiment(Experiment):
                     tests.append({"name": f"{UPSAMPLED} vs {other}", "condition": condition, **test})
         return {"table": table, "tests": tests, "figures": draw(results, tests, out), "notes": _notes(results)}
 
+    def context(self, condition: str, config: Config, seed: int) -> Samples:
+        """The observed points of the test curves."""
+        return spiral_task(config.curves, CLEAN, seed).test
+
 
 EXPERIMENT = AttentionExperiment()
 

@@ -25,6 +25,7 @@ import numpy as np
 from cstformer.checkpoint import versions
 from cstformer.errors import CSTError, unknown
 from cstformer.files import atomic_path, read_npz
+from cstformer.samples import Samples
 from cstformer.threads import cores
 from cstformer.workers import begin_worker
 
@@ -84,6 +85,14 @@ class Experiment(ABC):
     @abstractmethod
     def gather(self, config: Any, seed: int, results: dict[Cell, CellResult], out: Path) -> dict[str, Any]:
         """The ``table``, ``tests``, ``figures`` and ``notes`` of `result.json`; draws the figures into ``out``."""
+
+    def context(self, condition: str, config: Any, seed: int) -> Samples | None:
+        """Samples on which the explorer shows the models of a condition; None where there are none."""
+        return None
+
+    def stimulus(self, condition: str, config: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Times and strength of what was shown, on the clock of the samples' ``origin``, for the explorer."""
+        return None
 
 
 def run_experiment(

@@ -172,6 +172,10 @@ class SpiralsExperiment(Experiment):
         figures = draw(config, seed, results, errors, table, tests, out)
         return {"table": table, "tests": tests, "figures": figures, "notes": _notes(errors, results)}
 
+    def context(self, condition: str, config: Config, seed: int) -> Samples:
+        """The observed points of the test curves."""
+        return spiral_task(config.curves, condition, seed).test
+
 
 EXPERIMENT = SpiralsExperiment()
 

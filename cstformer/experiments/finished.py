@@ -1,0 +1,84 @@
+"""What finished runs have to show: their trained models of CST and the samples to try them on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cstformer.checkpoint import DESCRIPTION
+from cstformer.errors import CSTError
+from cstformer.experiments.base import Experiment, _jsonable
+from cstformer.files import readable
+from cstformer.samples import Samples
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One trained model of a run."""
+
+    label: str
+    folder: Path
+    experiment: Experiment
+    condition: str
+    config: Any
+    """None where the run was made with other settings than this version's, so that its samples are not known."""
+    seed: int
+
+    def context(self) -> Samples | None:
+        """Test samples of its condition."""
+        return None if self.config is None else self.experiment.context(self.condition, self.config, self.seed)
+
+    def stimulus(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """What the animal saw, on the clock of the recording."""
+        return None if self.config is None else self.experiment.stimulus(self.condition, self.config, self.seed)
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiment of this name, one of the registry's."""
+    return importlib.import_module(f"cstformer.experiments.{name.replace('-', '_')}").EXPERIMENT
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs right inside it (``cst run all``)."""
+    if (folder / "run.json").is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/run.json"))
+
+
+def trained_models(folder: Path, registry: Sequence[str]) -> list[Trained]:
+    """All models of CST in a run, or in the runs of ``cst run all``, in the order of their tables."""
+    runs, found = runs_in(folder), []
+    for run in runs:
+        with readable(run / "run.json", "the description of a run") as path:
+            about = json.loads(path.read_text())
+            name, preset, seed = about["experiment"], about["preset"], about["seed"]
+        if name not in registry:
+            raise CSTError(f"{run} is a run of {name!r}, which this version does not know; upgrade")
+        experiment = load_experiment(name)
+        config = experiment.presets.get(preset)
+        cells = [] if config is None else experiment.all_cells(config)
+        same = config is not None and _jsonable(asdict(config)) == about["config"]
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        for cell in cells:
+            model = run / "cells" / cell.slug / "model"
+            if _is_cst(model, run):
+                label = f"{prefix}{cell.model} · {cell.condition}"
+                found.append(Trained(label, model, experiment, cell.condition, config if same else None, seed))
+    if not found:
+        raise CSTError(f"{folder} has no trained model of CST; give a directory written by `cst run` or `cst fit`")
+    return found
+
+
+def _is_cst(model: Path, run: Path) -> bool:
+    path = model / DESCRIPTION
+    # A run may come from elsewhere: it must not lead to other places of this disk.
+    if not path.is_file() or not path.resolve().is_relative_to(run.resolve()):
+        return False
+    with readable(path, "a model"):
+        return json.loads(path.read_text()).get("kind") == "CST"

@@ -1,0 +1,239 @@
+"""The explorer's page of curves: value, slope and curvature at any time, and what noise and gaps do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+import panel as pn
+from bokeh.models import ColumnDataSource, TapTool
+
+from cstformer.errors import CSTError
+from cstformer.estimator import CST
+from cstformer.explorer import plots
+from cstformer.explorer.curves import POINTS, Disturbance, as_samples, curves, disturbed, kept, per, time_range
+from cstformer.explorer.query import chosen, number, numbers
+from cstformer.explorer.reader import Reader
+from cstformer.explorer.widgets import WIDE, html
+from cstformer.report.style import COLOURS
+from cstformer.samples import Samples
+
+ORDER_NAMES = ("{}", "d{} / d{}", "d²{} / d{}²")
+
+
+class CurveView:
+    """One curve of one model; `controls` and `figures` go into the page, `state` into its address."""
+
+    def __init__(self, model: CST, sample: Samples, query: Mapping[str, str], act: Callable[[Callable], Callable]):
+        self.model, self.sample = model, sample
+        self.clicked = frozenset(int(i) for i in numbers(query, "without"))
+        self.seed = int(number(query, "draw", 0, 0, 10**6))
+        self.reader = Reader(model, sample)
+        low, high = time_range(self.reader)
+        self.times = np.linspace(low, high, POINTS)
+        self._unit = self.sample.units.get(self.sample.coord_names[0], "")
+        self._make_widgets(query, low, high)
+        self._make_plots()
+        self.refit()
+        for widget in (self.noise, self.removed):
+            widget.param.watch(act(lambda event: self.refit()), "value")
+        self.channel.param.watch(act(lambda event: self.draw()), "value")
+        self.others.param.watch(act(lambda event: self._show_others()), "value")
+        self.time.param.watch(act(lambda event: self.move()), "value")
+        self.again.on_click(act(lambda event: self._draw_again()))
+        self.restore.on_click(act(lambda event: self._restore()))
+        self.dots.selected.on_change("indices", act(self._tap))
+
+    def _make_widgets(self, query: Mapping[str, str], low: float, high: float) -> None:
+        s = self.sample
+        start = number(query, "t", (low + high) / 2, low, high)
+        name = plots.label(s.coord_names[0], self._unit)
+        self.time: Any = pn.widgets.FloatSlider(
+            name=f"Time {name}", start=low, end=high, step=(high - low) / 1000, value=start, format="0.0000", **WIDE
+        )
+        names = list(s.value_names)
+        self.channel: Any = pn.widgets.Select(
+            name="Value", options=names, value=chosen(query, "value", names, names[0]), visible=s.c > 1, **WIDE
+        )
+        most = max(0, int(s.point_observed[0].sum()) - 2)
+        self.removed: Any = pn.widgets.IntSlider(
+            name="Points taken away", start=0, end=max(1, most), value=int(number(query, "gaps", 0, 0, most)), **WIDE
+        )
+        self.removed.disabled = most == 0
+        self.noise: Any = pn.widgets.FloatSlider(
+            name="Noise added (sd / sd of the values)",
+            start=0,
+            end=1,
+            step=0.01,
+            value=number(query, "noise", 0, 0, 1),
+            **WIDE,
+        )
+        shown = [name for name in ("linear", "cubic") if name in query.get("with", "linear,cubic").split(",")]
+        self.others: Any = pn.widgets.CheckBoxGroup(
+            name="Beside CST", options={"linear": "linear", "cubic spline": "cubic"}, value=shown, inline=True, **WIDE
+        )
+        self.again = pn.widgets.Button(name="Draw again", **WIDE)
+        self.restore = pn.widgets.Button(name="As observed", **WIDE)
+        self.readout = html("", css_classes=["readout"])
+        self.picks = [self.channel, self.readout]
+        self.extras = [
+            html("<h2>Disturb it</h2>"),
+            self.noise,
+            self.removed,
+            pn.Row(self.again, self.restore, css_classes=["buttons"], **WIDE),
+            html("<p class='hint'>Click an observed point to take it away, a hollow one to get it back.</p>"),
+            html("<h2>Beside CST</h2>"),
+            self.others,
+        ]
+
+    def _make_plots(self) -> None:
+        s = self.sample
+        self.source = ColumnDataSource({"t": self.times})
+        self.dots = ColumnDataSource({"t": [], "y": [], "fill": [], "point": [], "u": [], "v": []})
+        x = plots.label(s.coord_names[0], self._unit)
+        self.now = ColumnDataSource({"t": [], "y0": [], "y1": [], "y2": [], "u": [], "v": []})
+        self.plots: list[Any] = []
+        self.glyphs: list[dict[str, Any]] = []
+        self.cursors: list[Any] = []
+        for order, height in enumerate((330, 190, 210)):
+            shared = {"x_range": self.plots[0].x_range} if self.plots else {}
+            plot = plots.new_plot(x if order == 2 else "", "", height, **shared)
+            plot.min_border_left = 64
+            drawn = plots.lines(plot, self.source, "t", {k: f"{k}{order}" for k in plots.DASHES}, legend=order == 0)
+            if order == 0:
+                self._scatter(plot, "t", "y", legend_label="observed")
+                legend = plot.legend[0]
+                legend.orientation, legend.border_line_color, legend.label_text_font_size = "horizontal", None, "12px"
+                legend.spacing, legend.padding, legend.margin = 12, 2, 0
+                plot.add_layout(legend, "above")
+            self.plots.append(plot)
+            self.glyphs.append(drawn)
+            self.cursors.append(plots.cursor(plot, self.time.value))
+            plot.scatter("t", f"y{order}", source=self.now, size=9, color=COLOURS["CST"], line_color="white")
+        columns = [pn.pane.Bokeh(plot, **WIDE) for plot in self.plots]
+        figures = pn.FlexBox(pn.Column(*columns, css_classes=["plots"], **WIDE), css_classes=["figures"], **WIDE)
+        self.main = [pn.Column(self.time, css_classes=["time"], **WIDE), figures]
+        if s.c >= 2:
+            first, second = s.value_names[:2]
+            names = [plots.label(name, s.units.get(name, "")) for name in (first, second)]
+            phase = plots.new_plot(names[0], names[1], 360, match_aspect=True)
+            for name in ("linear", "cubic", "CST"):
+                glyph = plots.lines(phase, self.source, f"{name}u", {name: f"{name}v"})
+                self.glyphs.append(glyph)
+            self._scatter(phase, "u", "v")
+            phase.scatter("u", "v", source=self.now, size=11, color=COLOURS["CST"], line_color="white")
+            figures.append(pn.Column(pn.pane.Bokeh(phase, **WIDE), css_classes=["phase"], **WIDE))
+
+    def _scatter(self, plot: Any, x: str, y: str, **options: Any) -> None:
+        look = {"fill_color": "fill", "line_color": COLOURS["observed"], "line_width": 1.3}
+        points = plot.scatter(x, y, source=self.dots, size=9, nonselection_alpha=1.0, **look, **options)
+        plot.add_tools(TapTool(renderers=[points]))
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What the widgets say."""
+        return Disturbance(self.noise.value, self.removed.value, self.clicked, self.seed)
+
+    def refit(self) -> None:
+        """Encode the disturbed sample anew and draw everything."""
+        self.keep = kept(self.sample, self.disturbance)
+        self.seen = disturbed(self.sample, self.disturbance, self.model.scaling_.sd)
+        self.reader = Reader(self.model, self.seen)
+        self.found = curves(self.reader, self.times)
+        self.draw()
+
+    def draw(self) -> None:
+        """Put the chosen value on the plots."""
+        k = self.sample.value_names.index(self.channel.value)
+        data: dict[str, Any] = {"t": self.times}
+        for name, orders in self.found.items():
+            data |= {f"{name}{j}": orders[j, :, k] for j in range(3)}
+            data |= {f"{name}u": orders[0, :, 0], f"{name}v": orders[0, :, min(1, self.sample.c - 1)]}
+        # Where a point was taken away it stays as a hollow mark, so that it can be clicked again.
+        everything = disturbed(
+            self.sample, Disturbance(self.noise.value, 0, frozenset(), self.seed), self.model.scaling_.sd
+        )
+        real = np.flatnonzero(self.sample.point_observed[0])
+        values = np.where(everything.observed[0], everything.values[0], np.nan)[real]
+        self.dots.data = {
+            "t": self.sample.coords[0, real, 0],
+            "y": values[:, k],
+            "u": values[:, 0],
+            "v": values[:, min(1, self.sample.c - 1)],
+            "fill": [COLOURS["observed"] if self.keep[i] else "white" for i in real],
+            "point": real,
+        }
+        self.source.data = data
+        t, value = self.sample.coord_names[0], self.channel.value
+        for order, (plot, form) in enumerate(zip(self.plots, ORDER_NAMES, strict=True)):
+            unit = per(self.sample.units.get(value, ""), self._unit, order)
+            plot.yaxis.axis_label = plots.label(form.format(value, t), unit)
+        self._show_others()
+        self.move()
+
+    def move(self) -> None:
+        """Answer at the time of the slider."""
+        t = self.time.value
+        at = np.stack(self.reader.partials(np.array([[t]]), ((0,), (1,), (2,))))[:, 0]  # (3, c)
+        k = self.sample.value_names.index(self.channel.value)
+        now: dict[str, Any] = {"t": [t], "u": [at[0, 0]], "v": [at[0, min(1, self.sample.c - 1)]]}
+        self.now.data = now | {f"y{j}": [at[j, k]] for j in range(3)}
+        for span in self.cursors:
+            span.location = t
+        rows = "".join(
+            f"<tr><th scope='row'>{escape(name)}</th>" + "".join(f"<td>{x:.4g}</td>" for x in at[:, i]) + "</tr>"
+            for i, name in enumerate(self.sample.value_names[:6])
+        )
+        coord = escape(plots.label(self.sample.coord_names[0], self._unit))
+        self.readout.object = (
+            f"<table aria-live='polite'><caption>CST at {coord} = {t:.4f}</caption>"
+            "<tr><th></th><th scope='col'>value</th><th scope='col'>first</th>"
+            "<th scope='col'>second derivative</th></tr>"
+            f"{rows}</table>"
+        )
+
+    def _show_others(self) -> None:
+        for drawn in self.glyphs:
+            for name, glyph in drawn.items():
+                glyph.visible = name == "CST" or name in self.others.value
+
+    def _draw_again(self) -> None:
+        self.seed += 1
+        self.refit()
+
+    def _restore(self) -> None:
+        self.clicked = frozenset()
+        self.removed.value, self.noise.value = 0, 0.0
+        self.refit()
+
+    def _tap(self, attribute: str, old: list[int], new: list[int]) -> None:
+        """Take the clicked point away, or give it back."""
+        if not new:
+            return
+        before = self.clicked
+        self.clicked = before ^ {int(self.dots.data["point"][new[0]])}
+        self.dots.selected.indices = []
+        try:
+            self.refit()
+        except CSTError:
+            self.clicked = before
+            raise
+
+    def state(self) -> dict[str, str]:
+        """What the address of this view says beside model and sample."""
+        how = self.disturbance
+        return {
+            "t": f"{self.time.value:.6g}",
+            "value": self.channel.value if self.sample.c > 1 else "",
+            "noise": f"{how.noise:g}" if how.noise else "",
+            "gaps": f"{how.removed}" if how.removed else "",
+            "without": ",".join(map(str, sorted(how.clicked))),
+            "draw": f"{how.seed}" if how.seed else "",
+            "with": "" if len(self.others.value) == 2 else ",".join(self.others.value) or "none",
+        }
+
+    def prediction(self) -> Samples:
+        """The curve and its derivatives as they are drawn, to be downloaded."""
+        return as_samples(self.times, self.found["CST"], self.seen)

@@ -1,0 +1,132 @@
+"""What the explorer shows of a curve: CST beside the interpolants, with two derivatives, from a disturbed sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.interpolate
+from jaxtyping import Float
+
+from cstformer.errors import CSTError
+from cstformer.explorer.reader import Reader
+from cstformer.samples import Samples
+
+POINTS = 401  # coordinates on which a curve is drawn
+ORDERS = ((0,), (1,), (2,))
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a visitor does to a sample before the model sees it."""
+
+    noise: float = 0.0
+    """Standard deviation of the added noise, over that of the training values."""
+    removed: int = 0
+    """How many inner points are taken away at random."""
+    clicked: frozenset[int] = frozenset()
+    """Points taken away by hand, or given back if they were taken away at random."""
+    seed: int = 0
+
+
+def disturbed(sample: Samples, how: Disturbance, sd: Float[np.ndarray, " c"]) -> Samples:
+    """The sample with noise on its values and without some of its points; the same for the same `how`.
+
+    More removed points are always those before and one more, and more noise is the same noise, larger: a slider moves
+    the curve and does not draw another one.
+
+    >>> curve = Samples([0.0, 1.0, 2.0, 3.0], [[1.0, 2.0, 3.0, 4.0]])
+    >>> disturbed(curve, Disturbance(clicked=frozenset({1})), np.ones(1)).point_observed.tolist()
+    [[True, False, True, True]]
+    """
+    keep = kept(sample, how)
+    draw = np.random.default_rng([how.seed, 1]).standard_normal(sample.values.shape)
+    values = np.where(sample.observed, sample.values + how.noise * sd * draw, np.nan)
+    return sample._with(values=values).subset_points(keep[None])
+
+
+def kept(sample: Samples, how: Disturbance) -> np.ndarray:
+    """Which points (n,) of a sample are left: at least two."""
+    real = sample.point_observed[0]
+    inner = np.flatnonzero(real)[1:-1]
+    keep = real.copy()
+    keep[np.random.default_rng([how.seed, 0]).permutation(inner)[: how.removed]] = False
+    for point in how.clicked:
+        if 0 <= point < len(real):
+            keep[point] = real[point] and not keep[point]
+    if keep.sum() < 2:
+        raise CSTError("a curve needs two points at least; give one back before you take this one away")
+    return keep
+
+
+def curves(reader: Reader, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.ndarray, "3 m c"]]:
+    """Value, first and second derivative at these times: of CST, of straight lines and of the cubic spline."""
+    cst = np.stack(reader.partials(at[:, None], ORDERS))
+    return {"CST": cst, **interpolants(reader.context, at)}
+
+
+def interpolants(sample: Samples, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.ndarray, "3 m c"]]:
+    """Straight lines and the cubic spline through the points of one sample, constant outside of them.
+
+    The second derivative of straight lines is nothing to draw: it is NaN.
+
+    >>> line = interpolants(Samples([0.0, 2.0], [[1.0, 5.0]]), np.array([1.0, 3.0]))["linear"]
+    >>> line[:2, :, 0].tolist()
+    [[3.0, 5.0], [2.0, 0.0]]
+    """
+    found = {name: np.full((3, len(at), sample.c), np.nan) for name in ("linear", "cubic")}
+    for k in range(sample.c):
+        seen = sample.observed[0, :, k]
+        order = np.argsort(sample.coords[0, seen, 0])
+        t, y = sample.coords[0, seen, 0][order], sample.values[0, seen, k][order]
+        if len(t) < 2:
+            continue
+        inside = (at >= t[0]) & (at <= t[-1])
+        x = np.clip(at, t[0], t[-1])
+        spline = scipy.interpolate.CubicSpline(t, y)
+        lines = scipy.interpolate.PPoly(np.stack([np.diff(y) / np.diff(t), y[:-1]]), t)
+        for name, curve, highest in (("linear", lines, 1), ("cubic", spline, 2)):
+            found[name][0, :, k] = curve(x)
+            for j in range(1, highest + 1):
+                found[name][j, :, k] = np.where(inside, curve(x, j), 0.0)
+    return found
+
+
+def time_range(reader: Reader) -> tuple[float, float]:
+    """From the first to the last time of the training data and of this sample."""
+    low, span = reader.model.scaling_.low[0], reader.model.scaling_.span[0]
+    t = reader.context.coords[0, reader.context.point_observed[0], 0]
+    return float(min(low, t[0])), float(max(low + span, t[-1]))
+
+
+def as_samples(at: Float[np.ndarray, " m"], orders: Float[np.ndarray, "3 m c"], like: Samples) -> Samples:
+    """A curve and its derivatives as samples that can be saved; y′ is called y_t, y″ y_tt."""
+    t = like.coord_names[0]
+    names = [f"{name}{suffix}" for suffix in ("", f"_{t}", f"_{t}{t}") for name in like.value_names]
+    time = like.units.get(t, "")
+    units = {t: time}
+    for j, suffix in enumerate(("", f"_{t}", f"_{t}{t}")):
+        units |= {f"{name}{suffix}": per(like.units.get(name, ""), time, j) for name in like.value_names}
+    values = np.concatenate(list(orders), axis=-1)
+    return Samples(
+        at,
+        values[None],
+        coord_names=[t],
+        value_names=names,
+        units=units,
+        sample_ids=like.sample_ids,
+        origin=like.origin,
+    )
+
+
+def per(unit: str, time: str, order: int) -> str:
+    """Unit of a derivative in time; nothing where a unit is unknown.
+
+    >>> per("mV", "s", 0), per("mV", "s", 1), per("mV", "s", 2), per("", "s", 1), per("mV", "", 2)
+    ('mV', 'mV/s', 'mV/s²', '1/s', '')
+    """
+    if order == 0:
+        return unit
+    if not time:
+        return ""
+    return f"{unit or '1'}/{time}{'²' if order == 2 else ''}"

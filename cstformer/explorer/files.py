@@ -1,0 +1,96 @@
+"""What visitors bring and take: uploads are parsed as data only, downloads are CSV or NetCDF."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from cstformer.errors import CSTError
+from cstformer.estimator import CST, MAX_TOKENS
+from cstformer.files import MAX_BYTES
+from cstformer.patches import frames_to_samples, is_movie, load_movie
+from cstformer.samples import Samples
+
+UPLOADS = (".npz", ".npy", ".csv", ".tsv")
+MAX_UPLOAD = 50 * 2**20
+"""Bytes of an uploaded file."""
+MAX_ARRAYS = 4 * MAX_UPLOAD
+"""Bytes of arrays that an uploaded archive may declare."""
+
+
+def read_upload(name: str, content: bytes, model: CST) -> Samples:
+    """Samples for this model from an uploaded file; nothing in it is run, and its name is no path."""
+    plain = Path(name.replace("\\", "/")).name
+    suffix = Path(plain).suffix.lower()
+    if suffix not in UPLOADS:
+        raise CSTError(f"{plain or 'the file'} cannot be read here; upload one of {', '.join(UPLOADS)}")
+    if len(content) > MAX_UPLOAD:
+        raise CSTError(f"{plain} has {len(content) / 2**20:.0f} MB, more than the {MAX_UPLOAD / 2**20:.0f} MB allowed")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"upload{suffix}")
+        path.write_bytes(content)
+        try:
+            return read_samples(path, model, MAX_ARRAYS)
+        except CSTError as error:
+            raise CSTError(str(error).replace(str(path), plain)) from error
+
+
+def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
+    """Samples of a file that fit the model; a movie is cut into windows as long as those of the training."""
+    if is_movie(path, gridded=model.layout_ is not None):
+        samples = movie_samples(*load_movie(path, max_bytes=max_bytes), model)
+    else:
+        samples = Samples.load(path, max_bytes=max_bytes)
+    a = model.network_.architecture
+    if (samples.d, samples.c) != (a.d, a.c):
+        raise CSTError(
+            f"{path} has {samples.d} coordinate axes and {samples.c} values a point; "
+            f"this model was fitted with {a.d} and {a.c} ({', '.join(model.names_['coord_names'])})"
+        )
+    if samples.n > MAX_TOKENS:
+        raise CSTError(f"{path} has samples of {samples.n:,} points, more than the {MAX_TOKENS:,} a model can read")
+    return samples if samples.layout == model.layout_ else samples._with(layout=model.layout_)
+
+
+def movie_samples(movie: np.ndarray, times: np.ndarray | None, model: CST) -> Samples:
+    """Windows of a movie, half overlapping, on the clock of the model's training."""
+    layout = model.layout_
+    if layout is None:
+        raise CSTError("this is a movie, and the model was fitted on points; give it samples with coords and values")
+    shape = movie.shape[1:] if movie.ndim == 4 else (*movie.shape[1:], 1)
+    if shape != (*layout.frame, layout.channels):
+        raise CSTError(
+            f"the movie has frames of {' × '.join(map(str, shape))}; "
+            f"the model was fitted on {' × '.join(map(str, (*layout.frame, layout.channels)))}"
+        )
+    clock = np.arange(len(movie), dtype=float) if times is None else np.asarray(times, dtype=float)
+    step = float(np.median(np.diff(clock))) if len(clock) > 1 else 1.0
+    window = min(len(movie), max(1, round(float(model.scaling_.span[0]) / step) + 1))
+    unit = model.names_["units"].get(model.names_["coord_names"][0])
+    cut = frames_to_samples(
+        movie, layout.patch, window, max(1, window // 2), clock, time_unit=unit, cover=True, periodic=layout.periodic
+    )
+    coords = cut.coords + np.where(cut.point_observed[..., None], [model.scaling_.low[0], 0, 0], 0.0)
+    origin = cut.origin - [model.scaling_.low[0], 0, 0]
+    return cut._with(coords=coords, origin=origin)
+
+
+def as_csv(samples: Samples) -> bytes:
+    """Long table, one row a point."""
+    return samples.to_frame().to_csv(index=False).encode()
+
+
+def as_netcdf(samples: Samples) -> bytes:
+    """NetCDF that `Samples.load` reads back."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "view.nc")
+        samples.save(path)
+        return path.read_bytes()
+
+
+def buffer(content: bytes) -> io.BytesIO:
+    """A file-like object, as downloads want it."""
+    return io.BytesIO(content)

@@ -1,0 +1,210 @@
+"""The explorer's page: which model, which sample, the view of it, uploads, downloads and a link to what is seen."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+from urllib.parse import urlencode
+
+import panel as pn
+
+from cstformer.errors import CSTError, CSTWarning
+from cstformer.explorer.curve_view import CurveView
+from cstformer.explorer.exhibits import Exhibit
+from cstformer.explorer.files import MAX_UPLOAD, UPLOADS, as_csv, as_netcdf, buffer, read_upload
+from cstformer.explorer.query import chosen
+from cstformer.explorer.widgets import WIDE, html
+from cstformer.samples import Samples
+
+LOG = logging.getLogger("cstformer.explorer")
+APOLOGY = "Something went wrong here. The details are in the log of cst explore; reload the page to go on."
+UPLOADED = "uploaded: "
+
+
+class Dropper(pn.widgets.FileDropper):
+    """A place for files that holds no more than it may, whatever the browser sends."""
+
+    def _process_event(self, event: Any) -> None:
+        held = sum(len(part) for parts in self._file_buffer.values() for part in parts)
+        if event.event_name == "upload_event" and held + len(event.data["data"]) > MAX_UPLOAD:
+            self._file_buffer.clear()
+            raise CSTError(f"the file has more than the {MAX_UPLOAD // 2**20} MB allowed")
+        super()._process_event(event)
+
+
+class Page:
+    """What one visitor sees; `view` is the whole of it."""
+
+    def __init__(self, exhibits: Sequence[Exhibit], query: Mapping[str, str]) -> None:
+        self.exhibits = {exhibit.label: exhibit for exhibit in exhibits}
+        self.uploads: dict[str, Samples] = {}
+        self._query = dict(query)
+        self._listing = False
+        labels = list(self.exhibits)
+        label = chosen(query, "model", labels, labels[0])
+        self.model = pn.widgets.Select(name="Model", options=labels, value=label, visible=len(labels) > 1, **WIDE)
+        self.sample = pn.widgets.Select(name="Sample", options=[], **WIDE)
+        self.message = html("", css_classes=["message"], visible=False)
+        self.drop = Dropper(
+            accepted_filetypes=list(UPLOADS), max_file_size=f"{MAX_UPLOAD // 2**20}MB", height=76, **WIDE
+        )
+        self.address = pn.widgets.TextInput(visible=False)
+        self.address.jscallback(value="window.history.replaceState(null, '', cb_obj.value || window.location.pathname)")
+        self.copy = pn.widgets.Button(name="Copy link to this view", **WIDE)
+        self.copy.js_on_click(
+            code="if (navigator.clipboard) navigator.clipboard.writeText(window.location.href); "
+            "else window.prompt('Link to this view', window.location.href)"
+        )
+        self.picks, self.extras, self.main = (pn.Column(**WIDE) for _ in range(3))
+        self.shown: Any = None
+        self.view = self._layout()
+        self.act(self.open)()
+        self.model.param.watch(self.act(lambda event: self.open()), "value")
+        self.sample.param.watch(self.act(lambda event: self.show()), "value")
+        self.drop.param.watch(self.act(lambda event: self.receive()), "value")
+
+    def _layout(self) -> pn.viewable.Viewable:
+        downloads = [
+            pn.widgets.FileDownload(
+                callback=functools.partial(self._download, write),
+                filename=f"prediction.{suffix}",
+                label=f"Download {name}",
+                button_type="default",
+                **WIDE,
+            )
+            for suffix, name, write in (("csv", "CSV", as_csv), ("nc", "NetCDF", as_netcdf))
+        ]
+        pick = pn.Column(self.model, self.sample, self.picks, css_classes=["pick"], **WIDE)
+        rest = pn.Column(
+            self.extras,
+            html("<h2>Your own data</h2>"),
+            self.drop,
+            html(f"<p class='hint'>{', '.join(UPLOADS)}, at most {MAX_UPLOAD // 2**20} MB, read as data only.</p>"),
+            html("<h2>Take it with you</h2>"),
+            pn.Row(*downloads, css_classes=["buttons"], **WIDE),
+            self.copy,
+            self.address,
+            css_classes=["rest"],
+            **WIDE,
+        )
+        main = pn.Column(self.message, self.main, css_classes=["main"], **WIDE)
+        title = "<h1>cstformer explorer</h1><p class='kicker'>Continuous Spatiotemporal Transformer</p>"
+        body = pn.Column(pick, main, rest, css_classes=["body"], **WIDE)
+        return pn.Column(html(f"<header>{title}</header>"), body, css_classes=["page"], **WIDE)
+
+    # What can happen
+
+    def act(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Guard a callback: what goes wrong becomes a message in the page, never a traceback."""
+
+        @functools.wraps(work)
+        def safe(*args: Any) -> Any:
+            try:
+                with warnings.catch_warnings(record=True) as told, pn.io.hold():
+                    warnings.simplefilter("always", CSTWarning)
+                    self.say("")
+                    work(*args)
+                    if notes := [str(w.message) for w in told if issubclass(w.category, CSTWarning)]:
+                        self.say(notes[-1], kind="note")
+            except CSTError as error:
+                self.say(str(error))
+            except Exception:
+                LOG.exception("the explorer could not do what was asked")
+                self.say(APOLOGY)
+            self._write_address()
+
+        return safe
+
+    def say(self, text: str, kind: str = "error") -> None:
+        """Show a message, or none."""
+        self.message.visible = bool(text)
+        self.message.object = f"<div role='alert' class='{kind}'>{escape(text)}</div>" if text else ""
+
+    def open(self) -> None:
+        """Load the chosen model and list its samples."""
+        self.shown, self.main[:], self.picks[:], self.extras[:] = None, [], [], []
+        exhibit = self.exhibits[self.model.value]
+        exhibit.model  # noqa: B018  (a damaged model is said before anything else)
+        self.uploads.clear()
+        samples = exhibit.samples
+        options = [] if samples is None else [str(i) for i in samples.sample_ids]
+        first = chosen(self._query, "sample", options, options[0]) if options else None
+        self._listing = True
+        self.sample.param.update(options=options, value=first)
+        self._listing = False
+        if not options:
+            self.say(
+                "This model came without data: drop a file of yours on the left to see what it makes of it.", "note"
+            )
+            return
+        self.show()
+
+    def show(self) -> None:
+        """Show the chosen sample."""
+        if self.sample.value is None or self._listing:
+            return
+        exhibit = self.exhibits[self.model.value]
+        samples, name = exhibit.samples, self.sample.value
+        if name.startswith(UPLOADED):
+            samples, name = self.uploads["samples"], name.removeprefix(UPLOADED)
+        assert samples is not None
+        index = [str(i) for i in samples.sample_ids].index(name)
+        query = self._query if self.shown is None else self.shown.state()
+        self.shown = CurveView(exhibit.model, samples[index], query, self.act)
+        self.picks[:], self.extras[:], self.main[:] = self.shown.picks, self.shown.extras, self.shown.main
+
+    def receive(self) -> None:
+        """Read an uploaded file and show its first sample."""
+        files = dict(self.drop.value)
+        if not files:
+            return
+        self.drop.value.clear()
+        name, content = files.popitem()
+        data = content.encode() if isinstance(content, str) else content
+        samples = read_upload(name, data, self.exhibits[self.model.value].model)
+        self.uploads["samples"] = samples
+        own = [f"{UPLOADED}{i}" for i in samples.sample_ids]
+        others = [option for option in self.sample.options if not option.startswith(UPLOADED)]
+        self.sample.param.update(options=[*own, *others], value=own[0])
+
+    def _download(self, write: Callable[[Samples], bytes]) -> Any:
+        content = b""
+
+        def work() -> None:
+            nonlocal content
+            if self.shown is None:
+                raise CSTError("there is nothing to download yet; choose a sample first")
+            content = write(self.shown.prediction())
+
+        self.act(work)()
+        return buffer(content)
+
+    def _write_address(self) -> None:
+        if self.shown is None:
+            return
+        state = {"model": self.model.value if len(self.exhibits) > 1 else "", "sample": self.sample.value or ""}
+        state |= self.shown.state()
+        if state["sample"].startswith(UPLOADED):
+            state = {}
+        self.address.value = "?" + urlencode({k: v for k, v in state.items() if v})
+
+
+def make_app(exhibits: Sequence[Exhibit]) -> Callable[[], Any]:
+    """A function that makes the page of one visitor."""
+    pn.extension("filedropper", raw_css=[resources.files("cstformer.explorer").joinpath("page.css").read_text()])
+
+    def app() -> Any:
+        try:
+            given = pn.state.session_args or {}
+            query = {name: values[0].decode(errors="replace") for name, values in given.items() if values}
+            return Page(exhibits, query).view
+        except Exception:
+            LOG.exception("the page could not be made")
+            return pn.pane.HTML(f"<p role='alert'>{APOLOGY}</p>")
+
+    return app

@@ -1,0 +1,37 @@
+"""Reading a view from the address of the page: anybody can write anything there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+
+def number(query: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
+    """A number within bounds; the default where there is none.
+
+    >>> number({"t": "0.5"}, "t", 0, 0, 1), number({"t": "nan"}, "t", 0, 0, 1), number({"t": "9"}, "t", 0, 0, 1)
+    (0.5, 0, 1)
+    """
+    try:
+        x = float(query.get(name, ""))
+    except ValueError:
+        return default
+    return min(max(x, low), high) if math.isfinite(x) else default
+
+
+def numbers(query: Mapping[str, str], name: str) -> list[int]:
+    """Whole numbers with commas between them; what is none is left out.
+
+    >>> numbers({"without": "3,4,x"}, "without"), numbers({}, "without")
+    ([3, 4], [])
+    """
+    return [int(text) for text in query.get(name, "").split(",")[:10_000] if text.isdecimal() and len(text) < 8]
+
+
+def chosen(query: Mapping[str, str], name: str, options: Sequence[str], default: str) -> str:
+    """One of the options; the default where it is none.
+
+    >>> chosen({"value": "y"}, "value", ["x", "y"], "x"), chosen({"value": "?"}, "value", ["x", "y"], "x")
+    ('y', 'x')
+    """
+    return query[name] if query.get(name) in options else default
