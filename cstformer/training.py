@@ -315,7 +315,10 @@ class _Run(lightning.LightningModule):
         decay = min(0.995, step / (step + 9))
         now = self.network.state_dict()
         floating = [k for k, v in now.items() if v.is_floating_point()]
-        torch._foreach_lerp_([self.average[k] for k in floating], [now[k] for k in floating], 1 - decay)
+        # Buffers are whole where weights are spread over processes, and one call takes one kind.
+        for kind in {type(now[k]) for k in floating}:
+            names = [k for k in floating if type(now[k]) is kind]
+            torch._foreach_lerp_([self.average[k] for k in names], [now[k] for k in names], 1 - decay)
 
     def _validate(self, step: int) -> None:
         if self.report.history and self.report.history[-1][0] == step:
@@ -341,10 +344,9 @@ class _Run(lightning.LightningModule):
         """Leave the best weights in the network and the last state on disk."""
         if self.state_file:
             self.save()
-        self.best = {k: whole(v) for k, v in self.best.items()}
+        self.network.load_state_dict(self.best)
         if self._spreads():
             _gather_parameters(self.network)
-        self.network.load_state_dict(self.best)
         self.network.eval()
 
     # Resume
@@ -412,8 +414,9 @@ class _Run(lightning.LightningModule):
 
 
 def _gather_parameters(network: nn.Module) -> None:
-    """Whole weights again, in the place of those that are spread over processes."""
+    """Make a network that was spread over processes a plain one again."""
     for module in network.modules():
+        module._load_state_dict_post_hooks.clear()  # of FSDP, for which every weight is spread
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[name] = nn.Parameter(whole(parameter.detach()), parameter.requires_grad)
@@ -498,7 +501,7 @@ def _signals(run: _Run) -> Iterator[None]:
         if run.state_file and run.report.steps and not run._spreads():
             run.save()
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CSTError(f"the processes of this training lost each other: {reason}") from error
+        raise CSTError(f"a process of this training failed: {reason}") from error
     except SystemExit:  # how Lightning answers a KeyboardInterrupt
         if run.stop_requested:
             raise KeyboardInterrupt from None
