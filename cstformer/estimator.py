@@ -37,6 +37,7 @@ from cstformer.inputs import (
     choose_device,
     device_or_cpu,
     fingerprint,
+    is_out_of_memory,
     split_samples,
     storage_dtype,
     warn_outside,
@@ -317,6 +318,14 @@ class CST(Settings, BaseEstimator):
                 network.position.wrap(1 + axis, layout.frame[axis] / self.scaling_.span[1 + axis])
         return network
 
+    def _check_sizes(self, d: int, c: int, tensors: dict[str, Tensor]) -> None:
+        """Refuse settings of a network far larger than the weights in its file, before it takes memory."""
+        found = sum(v.numel() for v in tensors.values())
+        with torch.device("meta"):  # which takes none
+            shallow = parameter_count(ContinuousTransformer(dataclasses.replace(self._architecture(d, c), layers=1)))
+        if shallow > 1_000_000 + 10 * found or self.layers > len(tensors):
+            raise ValueError(f"its settings need far more weights than the {found:,} that it has")
+
     def _architecture(self, d: int, c: int) -> Architecture:
         names = {f.name for f in dataclasses.fields(Architecture)} & set(setting_fields())
         return Architecture(d=d, c=c, **{name: getattr(self, name) for name in names})
@@ -369,10 +378,7 @@ class CST(Settings, BaseEstimator):
         terms = plan(network.architecture.d, wanted)
         compiles = self._compiles(terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)
         with self._arithmetic(compiles), thread_limit(self.threads, parameter_count(network)):
-            parts = [
-                [terms.partial(y, q).cpu().double().numpy() for q in wanted]
-                for y in self._stream(context, queries, terms)
-            ]
+            parts = list(self._answers(context, queries, terms, wanted))
         shape = (*queries.shape[:2], network.architecture.c)
         out = []
         for k, q in enumerate(wanted):
@@ -418,28 +424,48 @@ class CST(Settings, BaseEstimator):
             raise CSTError(f"values has shape {y.shape}; give finite numbers of shape {shape}, one row a query")
         return self._tensor((y - self.scaling_.mean) / self.scaling_.sd)
 
-    def _stream(self, context: Samples, queries: np.ndarray, terms: DerivativePlan) -> Iterator[Series]:
-        """Series at the queries, sample batch by sample batch and chunk by chunk."""
-        network = self._fitted()
+    def _answers(
+        self, context: Samples, queries: np.ndarray, terms: DerivativePlan, wanted: list[MultiIndex]
+    ) -> Iterator[list[np.ndarray]]:
+        """Wanted derivatives at the queries, batch by batch and chunk by chunk; smaller ones where memory runs out."""
         data = self.scaling_.batch(context, self._dtype(), self.device_)
-        coefficients = 1 + terms.order * len(terms.directions)
-        joint = network.architecture.pattern == "joint"
+        joint = self._fitted().architecture.pattern == "joint"
         m = queries.shape[1]
-        size = max(1, TOKENS_PER_PASS // coefficients)
-        per_batch = max(1, min(64, size // max(1, m), size // max(1, context.n)))
-        chunk = m if joint or per_batch > 1 else size
+        size = max(1, TOKENS_PER_PASS // (1 + terms.order * len(terms.directions)))
+        sample = query = 0
+        while sample < len(data):
+            per_batch = max(1, min(64, size // m, size // context.n))
+            chunk = m if joint or per_batch > 1 else size
+            rows = torch.arange(sample, min(sample + per_batch, len(data)))
+            try:
+                for y in self._stream(data[rows].points, queries[rows.numpy(), query:], terms, chunk):
+                    yield [terms.partial(y, q).cpu().double().numpy() for q in wanted]
+                    query += chunk
+                sample, query = sample + per_batch, 0
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if per_batch == 1 and (joint or chunk == 1):
+                    raise CSTError(
+                        f"there is not enough memory to answer {m if joint else 1:,} queries from a context of "
+                        f"{context.n:,} points; give a shorter context (samples.windows), or fewer queries in `joint`"
+                    ) from None
+                size = max(1, min(size, m * per_batch) // 2)
+
+    def _stream(self, points: Context, queries: np.ndarray, terms: DerivativePlan, chunk: int) -> Iterator[Series]:
+        """Series at the queries of a few samples, of which the context is encoded once."""
+        network = self._fitted()
         with torch.no_grad():
-            for index in as_batches(len(data), per_batch):
-                points = data[index].points
-                start = self._start(points)
-                encoded = None if joint else network.encode(points)
-                for first in range(0, m, chunk):
-                    x = self._tensor(queries[index.numpy(), first : first + chunk])
-                    at = series.straight_line(x, terms.directions, terms.order)
-                    if encoded is None:
-                        yield network(points, at, start(at))[1]
-                    else:
-                        yield network.read(encoded, at, start(at))
+            start = self._start(points)
+            encoded = None if network.architecture.pattern == "joint" else network.encode(points)
+            for first in range(0, queries.shape[1], chunk):
+                at = series.straight_line(
+                    self._tensor(queries[:, first : first + chunk]), terms.directions, terms.order
+                )
+                if encoded is None:
+                    yield network(points, at, start(at))[1]
+                else:
+                    yield network.read(encoded, at, start(at))
 
     def _inputs(self, context: Samples, at: Any) -> tuple[Samples, np.ndarray]:
         """Check both; the context, and the queries (N, m, d) in the model's units."""
@@ -535,9 +561,10 @@ class CST(Settings, BaseEstimator):
             sizes = [len(x) for x in (model.scaling_.low, model.scaling_.span, model.scaling_.mean, model.scaling_.sd)]
             if sizes != [about["d"]] * 2 + [about["c"]] * 2:
                 raise ValueError(f"scaling has {sizes} entries for d={about['d']} and c={about['c']}")
+            model._check_sizes(about["d"], about["c"], tensors)
             network = model._network(about["d"], about["c"])
             network.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else (str(error).splitlines() or ["?"])[0]
             raise CSTError(f"{folder} cannot be read: {reason}; save the model again") from None
         model.network_ = network.to(model.device_).eval()

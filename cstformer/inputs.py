@@ -118,6 +118,17 @@ def choose_device(name: str) -> torch.device:
         raise CSTError(f"device={name!r} cannot be used here ({reason}); auto or cpu always can") from None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed: NumPy, a GPU and the CPU each say so in their own way.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("size mismatch"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocat" in str(error) and "memory" in str(error)
+
+
 def device_or_cpu(name: str) -> torch.device:
     """The device a loaded model asks for, or the CPU with a warning where this machine lacks it."""
     try:
