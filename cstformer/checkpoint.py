@@ -48,6 +48,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, meta
     except FileNotFoundError:
         raise CSTError(f"{path} does not exist") from None
+    except MemoryError:
+        raise CSTError(f"{path} cannot be read: there is not enough memory") from None
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CSTError(f"{path} is damaged or not a safetensors file ({reason}); remove it or save it again") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import mmap
 import os
 import secrets
 import shutil
@@ -160,6 +161,27 @@ def open_zarr(path: Path) -> Any:
         if "pickle" in json.dumps(array.metadata.to_dict() | {"attributes": {}}, default=str):
             raise CSTError(f"{path}: array {name!r} is stored by pickle, which could run code; save numbers")
     return node
+
+
+def check_hdf5(path: Path) -> None:
+    """Refuse a heap of strings without end, on which the HDF5 library (2.0 and before) turns in circles for ever.
+
+    A heap is a list of entries (number, count, size, bytes); one of size zero never reaches the next. Only the
+    first 256 MB are looked at: heaps are written with the first attributes.
+    """
+    if not path.is_file() or not (length := min(path.stat().st_size, 2**28)):
+        return
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_READ) as data:
+        heap = data.find(b"GCOL\x01\0\0\0")
+        while heap >= 0:
+            place, end = heap + 16, heap + int.from_bytes(data[heap + 8 : heap + 16], "little")
+            while place + 16 <= end <= length:
+                number, size = (int.from_bytes(data[place + a : place + b], "little") for a, b in ((0, 2), (8, 16)))
+                step = 16 + 8 * -(-size // 8) if number else size
+                if step == 0 or place + step > end:
+                    raise CSTError(f"{path}: the list of texts at byte {heap} is damaged; write the file again")
+                place += step
+            heap = data.find(b"GCOL\x01\0\0\0", heap + 8)
 
 
 def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cstformer.errors import CSTError, CSTWarning, unknown
-from cstformer.files import MAX_BYTES, atomic_path, check_bytes, open_zarr, read_npz, readable
+from cstformer.files import MAX_BYTES, atomic_path, check_bytes, check_hdf5, open_zarr, read_npz, readable
 from cstformer.patches import PatchLayout
 from cstformer.samples import Samples
 
@@ -281,6 +281,7 @@ def open_xarray(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     else:
         import netCDF4  # noqa: F401
 
+        check_hdf5(path)
         options = {"engine": "netcdf4"}
     with xr.open_dataset(path, decode_times=False, **options) as raw:
         check_bytes(path, raw.nbytes, max_bytes)

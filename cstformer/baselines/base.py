@@ -172,7 +172,7 @@ class Baseline(ABC):
             model._restore(tensors, about)
         except CSTError:
             raise
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
             reason = f"{error} is missing" if isinstance(error, KeyError) else lines[0]
             raise CSTError(f"{folder} cannot be read: {reason}; save the model again") from None

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from cstformer.datasets.navier_stokes import MOST_SOLUTIONS, MOST_TIMES, VISCOSITY, Law, law_of, members_of
 from cstformer.errors import CSTError, unknown
-from cstformer.files import MAX_BYTES, check_bytes, open_zarr, readable
+from cstformer.files import MAX_BYTES, check_bytes, check_hdf5, open_zarr, readable
 from cstformer.patches import frames_to_samples
 from cstformer.samples import Samples, as_floats
 
@@ -79,6 +79,7 @@ class Solutions:
     def _open_hdf5(self, path: Path) -> None:
         import h5py
 
+        check_hdf5(path)
         with h5py.File(path, "r") as file:
             # MATLAB stores the first axis fastest, so that HDF5 sees (T, ny, nx, N).
             shape = file["u"].shape if "u" in file else ()

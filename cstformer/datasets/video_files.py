@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cstformer.errors import CSTError, unknown
-from cstformer.files import npz_headers, readable
+from cstformer.files import check_hdf5, npz_headers, readable
 
 Frames = Iterator[UInt8[np.ndarray, "h w 3"]]
 Found = tuple[str, int, Callable[[int, int], Frames]]
@@ -54,6 +54,8 @@ def _hickle(path: Path) -> list[Found]:
             f"{path} must be called X_NAME.hkl and have sources_NAME.hkl beside it, which tells where one "
             "recording ends and the next begins"
         )
+    for part in (path, beside):
+        check_hdf5(part)
     with h5py.File(path, "r") as file:
         nodes = [(key, node) for key, node in file.items() if isinstance(node, h5py.Dataset)]
         arrays = [key for key, node in nodes if _is_video(node.shape, node.dtype)]

@@ -27,7 +27,7 @@ import numpy as np
 
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
-from cstformer.files import check_bytes, open_zarr, read_npz, readable
+from cstformer.files import check_bytes, check_hdf5, open_zarr, read_npz, readable
 from cstformer.samples import as_floats
 
 SUFFIXES = (".nwb", ".tif", ".tiff", ".h5", ".hdf5", ".mat", ".npz", ".npy", ".zarr")
@@ -257,6 +257,7 @@ def _hdf5(path: Path) -> dict[str, Any]:
         if isinstance(node, h5py.Dataset) and node.dtype.kind in "fiub":
             arrays[name.replace("/", "_")] = _Hdf5Array.of(node)
 
+    check_hdf5(path)
     with h5py.File(path, "r") as file:
         file.visititems(visit)
         arrays |= {name: np.asarray(value) for name, value in file.attrs.items() if name == "pixel_mm"}
@@ -308,6 +309,7 @@ def _nwb(path: Path) -> dict[str, Any]:
     import pynwb
 
     arrays: dict[str, Any] = {}
+    check_hdf5(path)
     with pynwb.NWBHDF5IO(str(path), "r") as io:
         nwb = io.read()
         kinds = (pynwb.ophys.OnePhotonSeries, pynwb.ophys.TwoPhotonSeries)
