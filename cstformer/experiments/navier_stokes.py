@@ -35,7 +35,7 @@ SMOOTH, LINEAR, JOINT = "CST (smooth start)", "CST (linear start)", "CST (joint,
 MIXED = "CST (one model for all noise levels)"
 TRANSFORMER = "Transformer"
 TO_LINEAR, TO_SPLINE = "Transformer + linear", "Transformer + spline"
-WIENER, START = "Wiener + cubic", "space–time Wiener (CST's start alone)"
+WIENER, START = "Wiener + cubic", "space–time Wiener"
 # Settings of each CST row, changes to the preset that is named first.
 CST_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     SMOOTH: ("default", {"start": "smooth", "steps": 3000}),
@@ -315,9 +315,10 @@ def _notes(config: Config, results: dict[Cell, CellResult]) -> list[str]:
         f"noisy too. At most {config.minutes:g} minutes for each training.",
         "MSE: against the noise-free field, in raw units, averaged over the frames; a test flow is one observation.",
         f"MSE of ∂w/∂t and roughness: {config.closer} test flows at four times a time unit; the truth is the "
-        "right-hand side of the equation, the slope of CST its own derivative, that of others taken by differences. Roughness is "
-        "the mean squared second difference in time over that of the noise-free flow.",
+        "right-hand side of the equation, the slope of CST its own derivative, that of others taken by differences. "
+        "Roughness is the mean squared second difference in time over that of the noise-free flow.",
         "Seams: mean squared second difference across the borders of patches over that inside.",
+        "The space–time Wiener filter is CST's smooth start alone; a Gaussian process in time for each band of waves.",
         "The two rows of the Transformer, and those of one CST at several noise levels, share a training.",
     ]
     for cell, result in results.items():

@@ -108,7 +108,7 @@ def pictures(truth: np.ndarray, systems: dict[str, np.ndarray], times: np.ndarra
     """Fields (T, H, W): the truth, and each system with its error; a column a time."""
     names = ["noise-free", *(text for name in systems for text in (name, "its error"))]
     rows = [truth, *(x for y in systems.values() for x in (y, y - truth))]
-    fig, axes = new_figure(len(times), len(rows), (PAGE_WIDTH * 1.15, 0.55 + 1.25 * len(times)))
+    fig, axes = new_figure(len(times), len(rows), (PAGE_WIDTH * 1.15, 0.5 + 0.98 * len(times)))
     scale = float(np.abs(truth).max())
     worst = max(float(np.quantile(np.abs(y - truth), 0.995)) for y in systems.values())
     images: dict[str, Any] = {}
@@ -158,7 +158,7 @@ def errors_in_time(times: np.ndarray, settings: dict[str, dict[str, Arrays]]) ->
 @styled
 def errors_by_noise(levels: tuple[float, ...], systems: dict[str, list[np.ndarray]]) -> Figure:
     """Mean error and its standard error at each level of noise."""
-    fig, axes = new_figure(1, 1, (PAGE_WIDTH * 0.75, 3.6))
+    fig, axes = new_figure(1, 1, (PAGE_WIDTH, 3.8))
     ax = axes[0, 0]
     for name, colour in colours_of(systems).items():
         mean = [float(x.mean()) for x in systems[name]]

@@ -21,6 +21,7 @@ from cstformer.patches import frames_to_samples
 from cstformer.samples import Samples
 
 FINE = 4  # frames a time unit where one looks closer
+WORTH_WORKERS = 100  # flows below which starting processes takes longer than solving
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class FlowTask:
 
 def make_data(flows: Flows, progress: bool) -> None:
     """Solve the equation, or go on where an earlier run was stopped."""
-    make_navier_stokes(flows.path, flows.law, progress=progress)
+    jobs = 1 if flows.law.samples < WORTH_WORKERS else None
+    make_navier_stokes(flows.path, flows.law, jobs=jobs, progress=progress)
 
 
 @lru_cache(maxsize=2)

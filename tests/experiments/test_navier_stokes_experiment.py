@@ -1,0 +1,206 @@
+"""The Navier–Stokes experiment: its data, its truths, its numbers, and runs that were interrupted."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from cstformer.datasets.navier_stokes import Law
+from cstformer.datasets.navier_stokes_reader import Solutions
+from cstformer.experiments import base
+from cstformer.experiments import navier_stokes as ns
+from cstformer.experiments import navier_stokes_errors as errors
+from cstformer.experiments.navier_stokes_task import (
+    Flows,
+    closer_truth,
+    flow_task,
+    make_data,
+    zoomed_truth,
+)
+from cstformer.metrics import paired_test
+from cstformer.patches import samples_to_frames
+from cstformer.report.tables import load_result, write_results_md
+
+# One setting, two levels of noise and few rows: the whole smoke run takes longer.
+CONFIG = dataclasses.replace(ns.EXPERIMENT.presets["smoke"], given=(4,), levels=(0.05, 0.1))
+ROWS = [ns.SMOOTH, ns.ablation(0), ns.MIXED, "Transformer + spline", "linear", ns.WIENER]
+
+
+class Recorded(ns.NavierStokesExperiment):
+    """Keeps the cells that it computes, and stops before one too many."""
+
+    presets = {"smoke": CONFIG}  # noqa: RUF012
+
+    def __init__(self, most):
+        self.most, self.computed = most, []
+
+    def compute(self, cell, *rest):
+        if len(self.computed) == self.most:
+            raise KeyboardInterrupt
+        self.computed.append(cell)
+        return super().compute(cell, *rest)
+
+
+@pytest.fixture(scope="module")
+def flows(tmp_path_factory):
+    """16 flows on 32 × 32 points, times 1 to 8."""
+    made = Flows(tmp_path_factory.mktemp("data") / "flows.zarr", 12, Law(samples=16, until=8, size=32), 8, seed=0)
+    make_data(made, progress=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """A smoke run of some rows that was stopped in the middle and given again."""
+    out, first, second = tmp_path_factory.mktemp("runs") / "smoke", Recorded(3), Recorded(99)
+    with pytest.raises(KeyboardInterrupt):
+        base.run_experiment(first, "smoke", out, models=ROWS, quiet=True, jobs=1)
+    result = base.run_experiment(second, "smoke", out, models=ROWS, quiet=True, jobs=1)
+    return result, out, first.computed, second.computed
+
+
+def test_an_interrupted_run_goes_on(smoke):
+    _, _, before, after = smoke
+    assert not set(before) & set(after)
+    wanted = {ns.EXPERIMENT.row_name(name) for name in ROWS}
+    assert {*before, *after} == {cell for cell in ns.EXPERIMENT.cells(CONFIG) if cell.model in wanted}
+
+
+def test_every_row_and_condition(smoke):
+    result, out, *_ = smoke
+    found = {(row["model"], row["condition"]) for row in result["table"]}
+    table = {ns.SMOOTH, ns.TO_LINEAR, ns.TO_SPLINE, "linear", ns.WIENER}
+    expected = {(name, f"given=4,{times}") for times in ("all", "unseen") for name in table}
+    expected |= {(ns.ablation(k), "given=4,Sobolev order") for k in (0, 1)}
+    levels = [f"given=4,noise={level:g}" for level in CONFIG.levels]
+    expected |= {(name, level) for level in levels for name in (ns.MIXED, "linear", ns.WIENER)}
+    fine = (errors.ZOOMED, errors.TILED, errors.FOURIER, errors.BICUBIC, "solver (truth)")
+    expected |= {(name, "given=4,32 × 32 points") for name in fine}
+    assert found == expected
+    files = {"fields.png", "slopes.png", "error_time.png", "error_noise.png", "zoom.png", "learning_curves.png"}
+    assert {figure["file"] for figure in result["figures"]} == files
+    assert "Transformer + spline" in (out / "report.html").read_text()
+    text = write_results_md([load_result(out)], out / "RESULTS.md").read_text()
+    assert "## navier-stokes" in text and "given=4,unseen (n = 4)" in text
+
+
+def test_numbers_follow_from_the_stored_arrays(smoke):
+    result, out, *_ = smoke
+    run = ns._flows(CONFIG, 0, out)
+    unseen = flow_task(run, 4, 0.1).unseen
+
+    def stored(name):
+        arrays = np.load(out / "cells" / base.Cell(name, "given=4").slug / "arrays.npz")
+        return arrays[ns.SEPARATOR.join((name, "given=4", "mse"))]
+
+    mine, other = (
+        np.array([e[u].mean() for e, u in zip(stored(n), unseen, strict=True)]) for n in (ns.SMOOTH, "linear")
+    )
+    rows = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
+    assert rows[ns.SMOOTH, "given=4,unseen"]["MSE"]["mean"] == pytest.approx(mine.mean())
+    assert rows[ns.SMOOTH, "given=4,unseen"]["MSE"]["std"] == pytest.approx(mine.std(ddof=1))
+    test = next(
+        t for t in result["tests"] if t["name"] == f"{ns.SMOOTH} vs linear" and t["condition"] == "given=4,unseen"
+    )
+    assert test["p_value"] == pytest.approx(paired_test(mine, other).p_value)
+    assert rows[ns.ablation(1), "given=4,Sobolev order"]["MSE"] == rows[ns.SMOOTH, "given=4,all"]["MSE"]
+    # The level of the table is one of the levels.
+    assert rows["linear", "given=4,noise=0.1"]["MSE"] == rows["linear", "given=4,all"]["MSE"]
+    assert rows["solver (truth)", "given=4,32 × 32 points"]["MSE"]["mean"] == 0
+
+
+def test_both_rows_of_the_transformer_share_a_training(smoke):
+    result, out, *_ = smoke
+    rows = {(row["model"], row["condition"]): row for row in result["table"]}
+    linear, spline = (rows[name, "given=4,all"] for name in (ns.TO_LINEAR, ns.TO_SPLINE))
+    assert linear["train_seconds"] == spline["train_seconds"] > 0
+    arrays = np.load(out / "cells" / base.Cell(ns.TRANSFORMER, "given=4").slug / "arrays.npz")
+    both = [arrays[ns.SEPARATOR.join((name, "given=4", "mse"))] for name in (ns.TO_LINEAR, ns.TO_SPLINE)]
+    unseen = flow_task(ns._flows(CONFIG, 0, out), 4, 0.1).unseen
+    np.testing.assert_allclose(both[0][~unseen], both[1][~unseen], rtol=1e-5)  # at given frames nothing lies between
+    assert (both[0][unseen] != both[1][unseen]).all()
+
+
+def test_paper_numbers_belong_to_its_setting():
+    cells = ns.EXPERIMENT.cells(ns.Config())
+    trained = [c for c in cells if c.model not in ns.CLASSICAL]
+    assert len(trained) == 17 and len(cells) == len(set(cells))
+    assert set(ns.PAPER_ERROR) <= {*ns.CST_ROWS, *ns.RIVALS, ns.TO_LINEAR, ns.TO_SPLINE}
+    for name in ("fno3d", "wiener", "cst", "transformer-linear"):
+        assert ns.EXPERIMENT.row_name(name) in {c.model for c in cells}
+
+
+def test_presets_make_models_that_accept_their_settings():
+    for preset in ns.EXPERIMENT.presets.values():
+        for cell in ns.EXPERIMENT.cells(preset):
+            model = ns._model(cell.model, preset, seed=3)
+            getattr(model, "_check_settings", lambda: None)()
+            assert model.seed == 3
+    orders = [ns._model(ns.ablation(k), ns.Config(), 0).order for k in ns.ORDERS]
+    assert orders == [0, 1, 2]
+
+
+def test_given_frames_and_their_noise(flows):
+    task = flow_task(flows, 4, 0.1)
+    frames = Solutions(flows.path).frames()
+    assert (len(task.train), len(task.test)) == (12, 4) and (task.truth == frames[12:]).all()
+    assert (task.unseen.sum(1) == 4).all() and not task.unseen[:, [0, -1]].any()
+    times = task.test.coords[..., 0].reshape(4, 4, -1)
+    assert (times == times[..., :1]).all()
+    seen = [flows.times[~row] for row in task.unseen]
+    np.testing.assert_array_equal(times[..., 0], seen)
+    noisy = samples_to_frames(task.test)[..., 0]
+    added = noisy - np.stack([w[~row] for w, row in zip(task.truth, task.unseen, strict=True)])
+    sd = frames[:12].std()
+    assert added.std() == pytest.approx(0.1 * sd, rel=0.02)  # 16,384 numbers: known to 0.6 %
+    assert abs(np.corrcoef(added[:, :, :-1].ravel(), added[:, :, 1:].ravel())[0, 1]) < 0.03
+    # Other flows get other times; the same call gives the same data.
+    assert len({tuple(row) for row in task.unseen.tolist()}) > 1
+    flow_task.cache_clear()
+    assert (flow_task(flows, 4, 0.1).train.values == task.train.values).all()
+
+
+def test_mixed_levels_of_noise(flows):
+    quiet, mixed = flow_task(flows, 4, 0.0), flow_task(flows, 4, 0.05, 0.2)
+    level = (mixed.train.values - quiet.train.values).std((1, 2)) / Solutions(flows.path).frames()[:12].std()
+    assert 0.045 < level.min() < 0.1 < 0.15 < level.max() < 0.205
+
+
+def test_the_truth_between_the_frames(flows):
+    """It passes through the frames of the file, and its slope is that of its differences, of second order."""
+    w, slope = closer_truth(flows, 2)
+    assert w.shape == slope.shape == (2, len(flows.fine_times), 32, 32) and len(flows.fine_times) == 29
+    np.testing.assert_allclose(w[:, ::4], Solutions(flows.path).frames([12, 13]), atol=2e-6)
+    difference = (w[:, 2:] - w[:, :-2]) / 0.5
+    error = np.square(difference - slope[:, 1:-1]).mean() / np.square(slope).mean()
+    assert error < 2e-3
+    coarse = (w[:, 4:] - w[:, :-4]) / 1.0
+    assert np.square(coarse - slope[:, 2:-2]).mean() / np.square(slope).mean() > 8 * error  # 16 at second order
+
+
+def test_the_truth_between_the_pixels(flows):
+    fine = zoomed_truth(flows, 2, 4.5, 4)
+    coarse = closer_truth(flows, 2)[0][:, 14]
+    assert fine.shape == (2, 128, 128) and flows.fine_times[14] == 4.5
+    np.testing.assert_allclose(fine[:, ::4, ::4], coarse, atol=1e-3 * np.abs(coarse).max())
+    up = errors.fourier_upsampled(coarse, 4)
+    assert np.square(up - fine).mean() < 1e-6 * fine.var()  # the flow has no wave that 32 points could not show
+    cubic = np.stack([errors.bicubic_upsampled(w, 4) for w in coarse])
+    assert np.square(cubic - fine).mean() < 1e-4 * fine.var()
+    np.testing.assert_allclose(cubic[:, ::4, ::4], coarse, atol=1e-6)
+
+
+def test_shown_times_lie_between_frames(flows):
+    times = flows.fine_times[errors.shown_times(flows)]
+    assert times.tolist() == [2.5, 4.5, 6.5]
+
+
+@pytest.mark.long
+def test_the_whole_smoke_run(tmp_path):
+    result = base.run_experiment(ns.EXPERIMENT, "smoke", tmp_path / "run", quiet=True, jobs=2)
+    names = {row["model"] for row in result["table"] if row["condition"] == "given=6,all"}
+    assert names == {ns.SMOOTH, ns.LINEAR, ns.JOINT, ns.TO_LINEAR, ns.TO_SPLINE, *ns.RIVALS, *ns.CLASSICAL} - {
+        ns.TRANSFORMER
+    }
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["tests"] == result["tests"]
