@@ -23,7 +23,7 @@ from cstformer.errors import CSTWarning
 from cstformer.estimator import CST
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
 from cstformer.experiments.navier_stokes_errors import ZOOMED, Arrays, closer_look, frame_errors, zoomed_fields
-from cstformer.experiments.navier_stokes_task import Flows, flow_task, make_data
+from cstformer.experiments.navier_stokes_task import Flows, flow_task, make_data, unseen_times
 from cstformer.metrics import paired_test, summary
 from cstformer.settings import setting_fields
 
@@ -200,13 +200,13 @@ class NavierStokesExperiment(Experiment):
 
         orders = [ablation(k) for k in ORDERS]
         for given in config.given:
-            source, unseen = f"given={given}", flow_task(flows, given, config.noise).unseen
+            source, unseen = f"given={given}", unseen_times(flows, given)
             names = [name for name, condition in looks if condition == source and name not in orders]
             for name in names:
                 add(name, source, f"{source},all", _metrics(looks[name, source]))
             for name in names:
                 add(name, source, f"{source},unseen", {"MSE": mean_at(looks[name, source]["mse"], unseen)})
-        unseen = flow_task(flows, config.few, config.noise).unseen
+        unseen = unseen_times(flows, config.few)
         if any(cell.model in orders for cell in results):
             for name in [name for name in orders if (name, few) in looks]:
                 look = looks[name, few]

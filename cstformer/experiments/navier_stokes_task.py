@@ -64,27 +64,33 @@ def make_data(flows: Flows, progress: bool) -> None:
     make_navier_stokes(flows.path, flows.law, jobs=jobs, progress=progress)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def flow_task(flows: Flows, given: int, noise: float, highest: float | None = None) -> FlowTask:
     """Noisy frames at ``given`` times of each flow: the first, the last, and others at random.
 
     The noise is white, with ``noise`` times the standard deviation of all training frames; with ``highest``, each
     training flow has a level of its own between the two.
     """
-    frames = Solutions(flows.path).frames()
-    index = given_times(len(frames), len(flows.times), given, flows.seed)
-    chosen = np.take_along_axis(frames, index[:, :, None, None], 1)
-    random = np.random.default_rng([flows.seed, 1, given, round(1000 * noise), round(1000 * (highest or noise))])
-    level = np.full(len(frames), noise)
-    if highest is not None:
-        level[: flows.training] = random.uniform(noise, highest, flows.training)
-    sd = float(frames[: flows.training].std(dtype=np.float64))
-    noisy = chosen + random.standard_normal(chosen.shape, dtype=np.float32) * (sd * level[:, None, None, None])
-    samples = tokens(noisy, flows.times[index], flows.patch)
-    unseen = np.ones(frames.shape[:2], dtype=bool)
-    np.put_along_axis(unseen, index, False, 1)
-    test = slice(flows.training, None)
-    return FlowTask(samples[: flows.training], samples[test], frames[test], unseen[test])
+    file, sd = Solutions(flows.path), _sd(flows)
+    index = given_times(flows.law.samples, len(flows.times), given, flows.seed)
+
+    def noisy(frames: np.ndarray, rows: slice, levels: tuple[float, float]) -> Samples:
+        chosen = np.take_along_axis(frames, index[rows, :, None, None], 1)
+        random = np.random.default_rng([flows.seed, 1, given, rows.start, *(round(1000 * x) for x in levels)])
+        level = sd * random.uniform(*levels, len(chosen)).astype(np.float32)[:, None, None, None]
+        chosen += level * random.standard_normal(chosen.shape, np.float32)
+        return tokens(chosen, flows.times[index[rows]], flows)
+
+    training, testing = slice(0, flows.training), slice(flows.training, flows.law.samples)
+    train = noisy(file.frames(training), training, (noise, highest or noise))
+    truth = file.frames(testing)
+    return FlowTask(train, noisy(truth, testing, (noise, noise)), truth, unseen_times(flows, given))
+
+
+@lru_cache(maxsize=2)
+def _sd(flows: Flows) -> float:
+    """Standard deviation of all training frames."""
+    return float(Solutions(flows.path).frames(slice(0, flows.training)).std(dtype=np.float64))
 
 
 def given_times(flows: int, count: int, given: int, seed: int) -> Int[np.ndarray, "flows given"]:
@@ -98,9 +104,16 @@ def given_times(flows: int, count: int, given: int, seed: int) -> Int[np.ndarray
     return np.sort(np.concatenate([ends, inner], 1), 1)
 
 
-def tokens(frames: Float[np.ndarray, "N T H W"], times: Float[np.ndarray, "N T"], patch: int) -> Samples:
+def unseen_times(flows: Flows, given: int) -> Bool[np.ndarray, "N T"]:
+    """Of each test flow, True at the times that are not given."""
+    unseen = np.ones((flows.law.samples, len(flows.times)), dtype=bool)
+    np.put_along_axis(unseen, given_times(*unseen.shape, given, flows.seed), False, 1)
+    return unseen[flows.training :]
+
+
+def tokens(frames: Float[np.ndarray, "N T H W"], times: Float[np.ndarray, "N T"], flows: Flows) -> Samples:
     """Patch tokens of periodic frames; each movie has times of its own."""
-    one = frames_to_samples(frames[..., None], (patch, patch), periodic=True, time_unit="1")
+    one = frames_to_samples(frames[..., None], (flows.patch, flows.patch), periodic=True, time_unit="1")
     coords = one.coords.copy()
     coords[..., 0] = np.repeat(times, one.n // times.shape[1], axis=1)
     return Samples(coords, one.values, coord_names=one.coord_names, units=one.units, layout=one.layout)

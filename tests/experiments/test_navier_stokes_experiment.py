@@ -16,6 +16,7 @@ from cstformer.experiments.navier_stokes_task import (
     closer_truth,
     flow_task,
     make_data,
+    unseen_times,
     zoomed_truth,
 )
 from cstformer.metrics import paired_test
@@ -88,7 +89,7 @@ def test_every_row_and_condition(smoke):
 def test_numbers_follow_from_the_stored_arrays(smoke):
     result, out, *_ = smoke
     run = ns._flows(CONFIG, 0, out)
-    unseen = flow_task(run, 4, 0.1).unseen
+    unseen = unseen_times(run, 4)
 
     def stored(name):
         arrays = np.load(out / "cells" / base.Cell(name, "given=4").slug / "arrays.npz")
@@ -117,7 +118,7 @@ def test_both_rows_of_the_transformer_share_a_training(smoke):
     assert linear["train_seconds"] == spline["train_seconds"] > 0
     arrays = np.load(out / "cells" / base.Cell(ns.TRANSFORMER, "given=4").slug / "arrays.npz")
     both = [arrays[ns.SEPARATOR.join((name, "given=4", "mse"))] for name in (ns.TO_LINEAR, ns.TO_SPLINE)]
-    unseen = flow_task(ns._flows(CONFIG, 0, out), 4, 0.1).unseen
+    unseen = unseen_times(ns._flows(CONFIG, 0, out), 4)
     np.testing.assert_allclose(both[0][~unseen], both[1][~unseen], rtol=1e-5)  # at given frames nothing lies between
     assert (both[0][unseen] != both[1][unseen]).all()
 
