@@ -39,7 +39,7 @@ from cstformer.scaling import as_batches
 from cstformer.settings import setting, setting_fields
 from cstformer.transformer import Context
 
-NUMBERS_PER_PASS = 2**22  # values of all frames of one pass without gradients: bounds the memory (features are more)
+NUMBERS_PER_PASS = 2**20  # values of all frames of one pass without gradients: bounds the memory (features are more)
 SAME_TIME = 1e-6  # times closer than this, domain = 1, are the same
 
 _USED = "hide noise steps batch learning_rate warmup weight_decay clip validation patience max_minutes seed"

@@ -247,7 +247,7 @@ def _flows(config: Config, seed: int, out: Path) -> Flows:
 
 def _model(name: str, config: Config, seed: int) -> Any:
     """The unfitted system of a cell."""
-    common = {"seed": seed, "max_minutes": config.minutes}
+    common = {"seed": seed, "max_minutes": config.minutes, "validation": 0.05}
     if name in CLASSICAL:
         return BASELINES[CLASSICAL[name]](seed=seed)
     if name in RIVALS:
