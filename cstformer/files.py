@@ -9,6 +9,7 @@ import mmap
 import os
 import secrets
 import shutil
+import struct
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -182,6 +183,28 @@ def check_hdf5(path: Path) -> None:
                     raise CSTError(f"{path}: the list of texts at byte {heap} is damaged; write the file again")
                 place += step
             heap = data.find(b"GCOL\x01\0\0\0", heap + 8)
+
+
+def check_tiff(path: Path) -> None:
+    """Refuse a chain of pages that leads back to itself, which readers would follow for ever."""
+    with path.open("rb") as stream:
+        order = {b"II": "<", b"MM": ">"}.get(stream.read(2), "<")
+        big = struct.unpack(f"{order}H", stream.read(2))[0] == 43
+        count, link, entry = ("Q", "Q", 20) if big else ("H", "I", 12)
+
+        def number(kind: str, place: int) -> int:
+            try:
+                stream.seek(place)
+                return struct.unpack(order + kind, stream.read(struct.calcsize(kind)))[0]
+            except (struct.error, OSError, OverflowError):  # beyond the end of the file: no page, and no circle
+                return 0
+
+        page, seen = number(link, 8 if big else 4), set[int]()
+        while page:
+            if page in seen:
+                raise CSTError(f"{path}: page {len(seen)} leads back to an earlier one; the file is damaged")
+            seen.add(page)
+            page = number(link, page + struct.calcsize(count) + entry * number(count, page))
 
 
 def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from cstformer.errors import CSTError, unknown
-from cstformer.files import MAX_BYTES, check_bytes, npy_header, npz_headers, open_zarr, read_npz, readable
+from cstformer.files import MAX_BYTES, check_bytes, check_tiff, npy_header, npz_headers, open_zarr, read_npz, readable
 from cstformer.samples import Samples, as_floats
 
 
@@ -324,6 +324,7 @@ def load_movie(
 def _tiff(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
     import tifffile
 
+    check_tiff(path)
     with tifffile.TiffFile(path) as file:
         series = file.series[0]
         check_bytes(path, series.nbytes, max_bytes)

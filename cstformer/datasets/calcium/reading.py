@@ -27,7 +27,7 @@ import numpy as np
 
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
-from cstformer.files import check_bytes, check_hdf5, open_zarr, read_npz, readable
+from cstformer.files import check_bytes, check_hdf5, check_tiff, open_zarr, read_npz, readable
 from cstformer.samples import as_floats
 
 SUFFIXES = (".nwb", ".tif", ".tiff", ".h5", ".hdf5", ".mat", ".npz", ".npy", ".zarr")
@@ -225,6 +225,7 @@ class _TiffArray:
     def of(cls, path: Path) -> _TiffArray:
         import tifffile
 
+        check_tiff(path)
         with tifffile.TiffFile(path) as file:
             shape, dtype = file.series[0].shape, file.series[0].dtype
         if len(shape) not in (2, 3):
