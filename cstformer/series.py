@@ -397,47 +397,65 @@ class _Linear(torch.autograd.Function):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, weight: Tensor, bias: Tensor, eps: float, order: int, directions: int) -> Tensor:
-        rows = coefs.flatten(1, -2)
-        out, centred, scale = _norm_value(order, directions, eps, rows, weight, bias)
-        ctx.save_for_backward(centred, scale, weight)
+        normal, centred, scale = _norm_value(order, directions, eps, coefs.flatten(1, -2))
+        ctx.save_for_backward(normal, centred, scale, weight)
         ctx.shape = order, directions
+        out = normal * weight
+        out[0] += bias
         return out.view_as(coefs)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        centred, scale, weight = ctx.saved_tensors
-        order, directions = ctx.shape
-        total, normal = _norm_gradient(order, directions, gradient.flatten(1, -2), centred, scale, weight)
-        for_weight = torch.einsum("jrw,jrw->w", gradient.flatten(1, -2), normal)
-        return total.view_as(gradient), for_weight, gradient[0].flatten(0, -2).sum(0), None, None, None
+        normal, centred, scale, weight = ctx.saved_tensors
+        rows = gradient.flatten(1, -2)
+        total = _norm_gradient(*ctx.shape, rows * weight, centred, scale)
+        for_weight = torch.einsum("jrw,jrw->w", rows, normal)
+        return total.view_as(gradient), for_weight, rows[0].sum(0), None, None, None
 
 
-def _norm_value(
-    order: int, directions: int, eps: float, coefs: Tensor, weight: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm of (J, rows, width), and what its backward needs."""
-    centred, scale = _standardise(Series(coefs, order, directions), eps)
-    normal = centred * scale
-    out = torch.cat([normal.at(0) * weight + bias, normal.coefs[1:] * weight])
-    return out, centred.coefs, scale.coefs
+def _norm_value(order: int, directions: int, eps: float, coefs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """LayerNorm of (J, rows, width) without its affine map, the centred input and its scale (J, rows, 1).
+
+    As few passes over the rows as can be: sums are inner products, products are added in place.
+    """
+    centred = coefs - coefs.mean(-1, keepdim=True)
+    c = Series(centred, order, directions)
+    variance = []
+    for j in range(order + 1):
+        pairs = ((i, j - i) for i in range(j // 2 + 1))
+        variance.append(_sum((1 + (a < b)) * torch.linalg.vecdot(c.at(a), c.at(b)) for a, b in pairs))
+    squares = _stack(variance, c).map(lambda v: v.unsqueeze(-1) / coefs.shape[-1])
+    scale = power(shift(squares, eps), -0.5)
+    normal = Series(centred * scale.at(0), order, directions)
+    for j in range(1, order + 1):
+        for i in range(1, j + 1):
+            normal.at(j).addcmul_(c.at(j - i), scale.at(i))
+    return normal.coefs, centred, scale.coefs
 
 
 def _norm_alone(order: int, directions: int, eps: float, coefs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return _norm_value(order, directions, eps, coefs, weight, bias)[0]
+    out = _norm_value(order, directions, eps, coefs)[0] * weight
+    return torch.cat([out[:1] + bias, out[1:]])
 
 
-def _norm_gradient(
-    order: int, directions: int, gradient: Tensor, centred: Tensor, scale: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradient for the input of LayerNorm, and the standardised series, which the gradient of its weight needs."""
-    c, r = Series(centred, order, directions), Series(scale, order, directions)
-    g = Series(gradient * weight, order, directions)
+def _norm_gradient(order: int, directions: int, gradient: Tensor, centred: Tensor, scale: Tensor) -> Tensor:
+    """Gradient for the input of `_norm_value` from that for its first answer."""
+    g, c, r = (Series(x, order, directions) for x in (gradient, centred, scale))
     # y = c·r, r = (v + ε)^{-1/2}, v = mean(c²): r′ = −½ r³.
-    for_scale = adjoint_product(g, c).map(lambda a: a.sum(-1, keepdim=True))
-    for_variance = adjoint_product(for_scale, (r * r * r).map(lambda a: -0.5 * a))
-    through_variance = adjoint_product(for_variance, c).map(lambda a: a * (2 / centred.shape[-1]))
-    total = adjoint_product(g, r).coefs + through_variance.coefs
-    return total - total.mean(-1, keepdim=True), (c * r).coefs
+    products = {(j, i): torch.linalg.vecdot(g.at(j), c.at(i)) for j in range(order + 1) for i in range(j + 1)}
+    for_scale = [_sum(products[j, j].sum(0, keepdim=True) for j in range(order + 1))]
+    for_scale += [_sum(products[j, j - i] for j in range(i, order + 1)) for i in range(1, order + 1)]
+    slope = (r * r * r).map(lambda a: (-1 / centred.shape[-1]) * a)
+    for_variance = adjoint_product(_stack(for_scale, g).map(lambda a: a.unsqueeze(-1)), slope)
+    total = Series(gradient * r.at(0), order, directions)
+    for a, b, first in ((g, r, 1), (for_variance, c, 0)):
+        for j in range(order + 1):
+            for i in range(j - first + 1):
+                if i or directions == 1:
+                    total.at(i).addcmul_(a.at(j), b.at(j - i))
+                else:
+                    total.at(0).add_((a.at(j) * b.at(j)).sum(0, keepdim=True))
+    return total.coefs - total.coefs.mean(-1, keepdim=True)
 
 
 def _standardise(x: Series, eps: float) -> tuple[Series, Series]:
