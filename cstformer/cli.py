@@ -198,12 +198,16 @@ def _fit(args: argparse.Namespace) -> int:
     settings = _settings(args)
 
     from cstformer.checkpoint import check_target
+    from cstformer.distributed import is_first
     from cstformer.estimator import CST
 
+    if not is_first():  # torchrun or SLURM started several of us: one prints and saves
+        CST(**settings).fit(_training_samples(args), state=_state_of(args.out))
+        return 0
     out = check_target(args.out)
     samples = _training_samples(args)
     out.parent.mkdir(parents=True, exist_ok=True)
-    state = out.with_name(out.name + ".training")
+    state = _state_of(out)
     model = CST(**settings)
     if not args.quiet:
         print(f"fitting {samples}")
@@ -221,6 +225,12 @@ def _fit(args: argparse.Namespace) -> int:
         print("cst: interrupted; best weights so far saved, run the same command to go on", file=sys.stderr)
         return 130
     return 0
+
+
+def _state_of(model: str | Path) -> Path:
+    """File from which an interrupted fit goes on, beside the model."""
+    path = Path(model).absolute()
+    return path.with_name(path.name + ".training")
 
 
 def _training_samples(args: argparse.Namespace):
@@ -502,6 +512,8 @@ def _add_run(commands) -> None:
     parser.add_argument("--out", metavar="DIR", help="where results go (default runs/EXPERIMENT-PRESET)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", help="only these rows or rivals, with commas; `all`: every rival that applies")
+    parser.add_argument("--devices", type=int, help="processes that train each CST together (default 1)")
+    parser.add_argument("--strategy", help="what they keep: all weights (ddp, the default) or a share of them (fsdp)")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
@@ -509,13 +521,16 @@ def _run(args: argparse.Namespace) -> int:
     import importlib
 
     from cstformer.experiments.base import run_experiment
+    from cstformer.settings import check_settings
 
     if args.experiment not in EXPERIMENTS:
         raise unknown("experiment", args.experiment, EXPERIMENTS)
     module = importlib.import_module(f"cstformer.experiments.{args.experiment.replace('-', '_')}")
     out = Path(args.out or f"runs/{args.experiment}-{args.preset}")
     models = None if args.models is None else args.models.split(",")
-    run_experiment(module.EXPERIMENT, args.preset, out, args.seed, models, quiet=args.quiet)
+    processes = {k: getattr(args, k) for k in ("devices", "strategy") if getattr(args, k) is not None}
+    check_settings(processes)
+    run_experiment(module.EXPERIMENT, args.preset, out, args.seed, models, quiet=args.quiet, cst=processes)
     return 0
 
 

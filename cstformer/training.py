@@ -29,6 +29,7 @@ from cstformer.checkpoint import read_tensors, write_tensors
 from cstformer.distributed import Share, agree, from_first, is_first, sharing, spread_like, whole
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.memory import keep_freed_memory
+from cstformer.optimiser import make_optimiser
 from cstformer.settings import Settings
 from cstformer.threads import thread_limit
 
@@ -206,7 +207,7 @@ class _Run(lightning.LightningModule):
         self.started = time.monotonic()
         self.saved = 0.0  # seconds of training when the state was last written
         self.processes, self.rank = settings.devices * settings.nodes, 0
-        self.agreed = 0.0  # seconds of training, the same for all processes
+        self.agreed, self.stop_agreed = 0.0, False  # seconds of training and a wish to stop, the same for all
 
     # Lightning's hooks
 
@@ -221,10 +222,7 @@ class _Run(lightning.LightningModule):
             self.best = {k: spread_like(v, parts[k]) for k, v in self.best.items()}
 
     def configure_optimizers(self):
-        s = self.settings
-        self.optimiser = torch.optim.AdamW(
-            self.network.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=not self._spreads()
-        )
+        self.optimiser = make_optimiser(self.network, self.settings, fused=not self._spreads())
         if self.saved_optimiser:
             self._restore_optimiser()
         return self.optimiser
@@ -243,7 +241,7 @@ class _Run(lightning.LightningModule):
         s = self.settings
         if self.processes > 1:  # they go by one clock, and stop together when one was asked to
             self.agreed, stop = agree([self._clock(), float(self.stop_requested)], self.device)
-            self.stop_requested = bool(stop)
+            self.stop_agreed = bool(stop)
         factor = learning_rate_factor(step, s.steps, s.warmup) * self._cooling()
         for group in self.optimiser.param_groups:
             group["lr"] = s.learning_rate * factor
@@ -302,7 +300,7 @@ class _Run(lightning.LightningModule):
                 self._stop("cap")
             elif step == s.steps and self.cooling_from is not None:
                 report.ended = "cap"  # all steps done after all, but the last ones were annealed by the clock
-        if self.stop_requested:
+        if self.stop_agreed if self.processes > 1 else self.stop_requested:
             self._validate(step)
             self._stop("interrupted")
 

@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,12 @@ def run_experiment(
     models: Sequence[str] | None = None,
     quiet: bool = False,
     jobs: int | None = None,
+    cst: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Compute what is missing, gather, write ``result.json`` and ``report.html``, print the table."""
+    """Compute what is missing, gather, write ``result.json`` and ``report.html``, print the table.
+
+    ``cst`` has settings of CST that do not change its results: ``devices``, ``strategy``.
+    """
     if preset not in experiment.presets:
         raise unknown("preset", preset, experiment.presets)
     config = experiment.presets[preset]
@@ -113,6 +117,11 @@ def run_experiment(
         out,
         {"experiment": experiment.name, "preset": preset, "seed": seed, "config": _jsonable(asdict(config))},
     )
+    if cst:
+        if not hasattr(config, "cst"):
+            raise CSTError(f"{experiment.name} trains no model; leave {', '.join(f'--{name}' for name in cst)} out")
+        config = replace(config, cst=config.cst | cst)
+        jobs = jobs or max(1, cores() // cst.get("devices", 1))
     started = time.monotonic()
     experiment.prepare(config, seed, out, not quiet)
     missing = [cell for cell in cells if _read(out, cell) is None]
