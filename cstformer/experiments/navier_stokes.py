@@ -24,6 +24,7 @@ from cstformer.estimator import CST
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
 from cstformer.experiments.navier_stokes_errors import ZOOMED, Arrays, closer_look, frame_errors, zoomed_fields
 from cstformer.experiments.navier_stokes_task import Flows, flow_task, make_data, unseen_times
+from cstformer.experiments.noise_levels import CSTOfLevels
 from cstformer.metrics import paired_test, summary
 from cstformer.settings import setting_fields
 
@@ -256,7 +257,8 @@ def _model(name: str, config: Config, seed: int) -> Any:
     orders = {ablation(k): k for k in ORDERS}
     preset, settings = CST_ROWS[SMOOTH if name in orders else name]
     changes = settings | config.cst | ({"order": orders[name]} if name in orders else {})
-    return CST.preset(config.preset or preset, **common | changes)
+    kind = CSTOfLevels if name == MIXED else CST
+    return kind.preset(config.preset or preset, **common | changes)
 
 
 def _systems(name: str, model: Any) -> dict[str, Any]:
