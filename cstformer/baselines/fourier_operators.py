@@ -7,6 +7,9 @@ FNO3D maps a whole movie to a movie, with Fourier modes along time too. That nee
   then looks like distorted dynamics; the paper blames FNO3D's failure on it.
 - ``regular`` first resamples the frames linearly onto a regular grid over the time domain: the fair way.
 
+With ``skip`` both give the change to a frame that they are given (FNO2D to the last of the window, FNO3D to each) and
+begin at no change: a few minutes of training then begin where copying ends. The published operators have no skip.
+
 Pixels are numbered from 0 to 1 along rows and columns, in channels of their own, and the picture is treated as
 periodic, as Fourier layers do.
 """
@@ -108,19 +111,27 @@ class FourierOperator(nn.Module):
             x = self.blocks(x, i)
         return self.project(x)[(..., *(slice(n) for n in sizes))]
 
+    def begin_at_zero(self) -> None:
+        """Answer with zero until trained."""
+        nn.init.zeros_(self.project.fcs[-1].weight)
+        nn.init.zeros_(self.project.fcs[-1].bias)
+
 
 class FrameForecaster(Forecaster):
     """FNO2D's network: a window of frames, what was observed and how long ago each was, to one frame."""
 
-    def __init__(self, channels: int, window: int, mask: bool, **sizes: Any):
+    def __init__(self, channels: int, window: int, mask: bool, skip: bool = False, **sizes: Any):
         super().__init__()
-        self.window, self.mask = window, mask
+        self.window, self.mask, self.skip = window, mask, skip
         self.operator = FourierOperator(window * (channels * (2 if mask else 1) + 1), channels, axes=2, **sizes)
+        if skip:
+            self.operator.begin_at_zero()
 
     def forecast(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
         """Give the frame that lies ``ahead`` of each of the given ones."""
         x = past.channels(self.mask, ahead)  # (N, window, H, W, channels)
-        return self.operator(x.permute(0, 1, 4, 2, 3).flatten(1, 2)).permute(0, 2, 3, 1)
+        y = self.operator(x.permute(0, 1, 4, 2, 3).flatten(1, 2)).permute(0, 2, 3, 1)
+        return past.values[:, -1] + y if self.skip else y
 
 
 class MovieOperator(Reconstructor):
@@ -129,10 +140,14 @@ class MovieOperator(Reconstructor):
     ``padding`` of the slots stay empty, so that the end of the movie does not run into its beginning.
     """
 
-    def __init__(self, channels: int, mask: bool, resample: str, slots: int, padding: int, **sizes: Any):
+    def __init__(
+        self, channels: int, mask: bool, resample: str, slots: int, padding: int, skip: bool = False, **sizes: Any
+    ):
         super().__init__()
-        self.mask, self.resample, self.slots, self.padding = mask, resample, slots, padding
+        self.mask, self.resample, self.slots, self.padding, self.skip = mask, resample, slots, padding, skip
         self.operator = FourierOperator(channels * (2 if mask else 1) + 1, channels, axes=3, **sizes)
+        if skip:
+            self.operator.begin_at_zero()
 
     def reconstruct(self, frames: Frames) -> Float[Tensor, "B T H W C"]:
         """Frame i goes to slot i, its time into a channel."""
@@ -144,7 +159,8 @@ class MovieOperator(Reconstructor):
             )
         x = frames.channels(self.mask, frames.times * frames.present).permute(0, 4, 2, 3, 1)  # (B, channels, H, W, T)
         y = self.operator(F.pad(x, (0, self.slots - count)))
-        return y[..., :count].permute(0, 4, 2, 3, 1)
+        y = y[..., :count].permute(0, 4, 2, 3, 1)
+        return frames.values + y if self.skip else y
 
     def forward(self, frames: Frames, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M H W C"]:
         """Reconstruct at the given times or, if ``regular``, on the regular grid; interpolate linearly in time."""
@@ -171,6 +187,7 @@ class _FourierOperator(SequenceBaseline):
 
     hidden: int = setting(20, "channels of the Fourier layers (their width)", low=1)
     layers: int = setting(4, "Fourier layers", low=1)
+    skip: bool = setting(True, "give the change to a given frame, and begin at none")
 
     def _operator(self, mixing: bool) -> dict[str, Any]:
         names = ("modes", "hidden", "layers", "projection")
@@ -196,6 +213,7 @@ class FNO2D(_FourierOperator):
             "batch": 8,
         },
         "paper": {
+            "skip": False,
             "window": 10,
             "targets": 0,
             "noise": 0.1,
@@ -211,7 +229,9 @@ class FNO2D(_FourierOperator):
     targets: int = setting(4, "random frames of a sample that a step asks for; 0: all", low=0)
 
     def _network(self, d: int, c: int) -> FrameForecaster:
-        return FrameForecaster(self.frame_shape(c)[-1], self.window, self.mask, **self._operator(mixing=False))
+        return FrameForecaster(
+            self.frame_shape(c)[-1], self.window, self.mask, self.skip, **self._operator(mixing=False)
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -234,6 +254,7 @@ class FNO3D(_FourierOperator):
         },
         # 10 frames and 6 empty grid points, as in the published operator.
         "paper": {
+            "skip": False,
             "hidden": 20,
             "projection": 80,
             "resample": "index",
@@ -255,7 +276,9 @@ class FNO3D(_FourierOperator):
 
     def _network(self, d: int, c: int) -> MovieOperator:
         sizes = self._operator(mixing=True)
-        return MovieOperator(self.frame_shape(c)[-1], self.mask, self.resample, self.slots, self.padding, **sizes)
+        return MovieOperator(
+            self.frame_shape(c)[-1], self.mask, self.resample, self.slots, self.padding, self.skip, **sizes
+        )
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -157,6 +157,20 @@ def test_index_puts_frame_after_frame():
         MovieOperator(1, True, "index", slots=5, padding=2, **SIZES)(f, f.times)
 
 
+def test_with_a_skip_an_untrained_operator_copies():
+    """FNO2D the last frame, FNO3D straight lines between the given ones; both have weights that learn."""
+    f = movie()
+    f = Frames(f.times.float(), f.values.float(), f.observed, f.present)
+    forecaster = FrameForecaster(1, 2, mask=True, skip=True, **SIZES)
+    torch.testing.assert_close(forecaster.forecast(f[:, :2], f.times[:, :2]), f.values[:, 1])
+    for resample in ("index", "regular"):
+        net = MovieOperator(1, True, resample, slots=9, padding=2, skip=True, **SIZES)
+        given = net.regular(f) if resample == "regular" else f
+        torch.testing.assert_close(net(f, given.times[:, :2]), given.values[:, :2])
+        net(f, f.times).square().mean().backward()
+        assert float(net.operator.project.fcs[-1].weight.grad.abs().max()) > 0
+
+
 def test_regular_resamples_linearly():
     net = MovieOperator(1, True, "regular", slots=7, padding=2, **SIZES)
     net.operator = Record()
