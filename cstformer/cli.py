@@ -234,6 +234,7 @@ def _state_of(model: str | Path) -> Path:
 
 
 def _training_samples(args: argparse.Namespace):
+    from cstformer.lazy import lazy_movie
     from cstformer.patches import frames_to_samples, is_movie, load_movie
     from cstformer.samples import Samples
 
@@ -244,6 +245,8 @@ def _training_samples(args: argparse.Namespace):
                 raise CSTError(f"{option} {number:g}: give a whole number of frames, at least 1")
         window = 10 if args.window is None else int(args.window)
         stride = max(1, window // 2) if args.stride is None else int(args.stride)
+        if (lazily := lazy_movie(args.train, (height, width), window, stride)) is not None:
+            return lazily
         movie, times = load_movie(args.train)
         return frames_to_samples(movie, (height, width), min(window, len(movie)), stride, times=times)
     samples = Samples.load(args.train, **_columns(args))

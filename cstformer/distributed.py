@@ -109,7 +109,7 @@ class _Total(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * torch_distributed.get_world_size()
 
 
@@ -124,7 +124,7 @@ class _Largest(torch.autograd.Function):
         return largest
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * (torch_distributed.get_world_size() if ctx.mine else 0)
 
 

@@ -43,6 +43,7 @@ from cstformer.inputs import (
     warn_outside,
 )
 from cstformer.interpolation import Start, make_start
+from cstformer.lazy import LazyBatch, LazyFrames, as_data, in_memory, most
 from cstformer.memory import keep_freed_memory
 from cstformer.objective import Batch, SobolevObjective, Validation
 from cstformer.patches import PatchLayout
@@ -59,6 +60,7 @@ from cstformer.workers import watch_parent
 TOKENS_PER_PASS = 2**16  # queries × coefficients of one pass when predicting: bounds the memory
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
+ROUGHNESS_SAMPLES = 64  # from which the roughness for auto μ is estimated
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
 COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a training run from which compiling it pays
 COMPILE_MINUTES = 3.0  # a cap below which training never compiles by itself
@@ -131,7 +133,7 @@ class CST(Settings, BaseEstimator):
 
     def fit(
         self,
-        samples: Samples,
+        samples: Samples | LazyFrames,
         y: None = None,
         *,
         state: str | os.PathLike | None = None,
@@ -141,7 +143,7 @@ class CST(Settings, BaseEstimator):
 
         Parameters
         ----------
-        samples : Samples
+        samples : Samples, or LazyFrames: a movie that stays on disk
         y : ignored
             Present for scikit-learn's sake.
         state : path, optional
@@ -160,12 +162,13 @@ class CST(Settings, BaseEstimator):
             "value_names": list(samples.value_names),
             "units": dict(samples.units),
         }
-        self.scaling_ = Scaling.of(samples)
+        self.scaling_ = Scaling.of(in_memory(samples, self.seed))
         self.device_ = choose_device(self.device)
-        data = self.scaling_.batch(samples, self._dtype(), self.device_)
+        data = as_data(self.scaling_, samples, self._dtype(), self.device_)
         training, held_out = split_samples(len(data), self.validation, self.seed)
-        self.kernel_ = self._fit_kernel(data[training])
-        self.waves_ = None if self.layout_ is None else frame_waves(data[training], self.layout_, self._pixels())
+        held_out, some = held_out[: most(samples)], data[training[: most(samples)]]
+        self.kernel_ = self._fit_kernel(some)
+        self.waves_ = None if self.layout_ is None else frame_waves(some, self.layout_, self._pixels())
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
         run = dataclasses.replace(_plain(self), batch=min(self.batch, max(processes, TOKENS_PER_STEP // samples.n)))
@@ -194,12 +197,15 @@ class CST(Settings, BaseEstimator):
             distributed.take_device()
         return processes
 
-    def _fit_on_processes(self, samples: Samples, state: str | os.PathLike | None, progress: bool) -> CST:
+    def _fit_on_processes(self, samples: Samples | LazyFrames, state: str | os.PathLike | None, progress: bool) -> CST:
         """Start the processes, which call `fit` as well, and take over what the first of them has learned."""
         state = None if state is None else os.path.abspath(state)
         with tempfile.TemporaryDirectory(prefix="cst-fit-") as folder:
-            samples.save(Path(folder, "samples.npz"))
             job = {"settings": dataclasses.asdict(_plain(self)), "state": state, "progress": progress}
+            if isinstance(samples, LazyFrames):
+                job["frames"] = samples.describe()
+            else:
+                samples.save(Path(folder, "samples.npz"))
             Path(folder, "job.json").write_text(json.dumps(job))
             saved = f"{state} keeps what was done, fit again to go on" if state else "nothing was saved, give state="
             code = "import sys; from cstformer.estimator import work; work(sys.argv[1])"
@@ -213,7 +219,7 @@ class CST(Settings, BaseEstimator):
     def _train(
         self,
         mu: float,
-        data: Batch,
+        data: Batch | LazyBatch,
         training: Tensor,
         held_out: Tensor,
         run: Settings,
@@ -224,7 +230,7 @@ class CST(Settings, BaseEstimator):
         validation = self._validation(mu, data[held_out], run, min(0.5, self.hide))
         terms, tokens = validation.objective.plan, self.dummies
         if self.pattern == "joint":
-            tokens += data.points.coords.shape[1]
+            tokens += validation.batch.points.coords.shape[1]
         compiles = self._compiles(terms, run.steps * run.batch * tokens, COMPILE_FROM)
         if self.compile == "auto" and run.max_minutes is not None and run.max_minutes < COMPILE_MINUTES:
             compiles = False  # the warm-up would take most of the time
@@ -237,7 +243,8 @@ class CST(Settings, BaseEstimator):
                 run,
                 state=None if state is None else Path(state),
                 progress="CST" if progress else None,
-                fingerprint="" if state is None else fingerprint(data),
+                fingerprint="" if state is None else self._fingerprint(data),
+                shuffle=data.shuffle(training) if isinstance(data, LazyBatch) else None,
                 labels=training.tolist(),
             )
 
@@ -258,13 +265,16 @@ class CST(Settings, BaseEstimator):
         coefficients = 1 + terms.order * len(terms.directions)
         return tokens * coefficients * self.feedforward * self.layers > threshold
 
-    def _choose_mu(self, data: Batch, training: Tensor, held_out: Tensor, run: Settings) -> float:
+    def _fingerprint(self, data: Batch | LazyBatch) -> str:
+        return data.frames.fingerprint(self.seed) if isinstance(data, LazyBatch) else fingerprint(data)
+
+    def _choose_mu(self, data: Batch | LazyBatch, training: Tensor, held_out: Tensor, run: Settings) -> float:
         """μ as set, from the data, or by short trainings judged at held-out real points."""
         if self.order == 0 or self.dummies == 0:
             return 0.0
         if not isinstance(self.mu, str):
             return float(self.mu)
-        balance = self._balanced_mu(data[training])
+        balance = self._balanced_mu(data[training[:ROUGHNESS_SAMPLES]])
         if self.mu == "auto":
             return MU_SHARE * balance
         cap = None if run.max_minutes is None else run.max_minutes / 20
@@ -281,8 +291,8 @@ class CST(Settings, BaseEstimator):
         self.network_.load_state_dict(untrained)
         return min(scores, key=lambda mu: scores[mu])
 
-    def _training_samples(self, samples: Samples) -> Samples:
-        samples = check_training(samples)
+    def _training_samples(self, samples: Samples | LazyFrames) -> Samples | LazyFrames:
+        samples = samples if isinstance(samples, LazyFrames) else check_training(samples)
         if samples.n > MAX_TOKENS:
             raise CSTError(
                 f"a sample has {samples.n:,} points, more than the {MAX_TOKENS:,} that attention can hold; "
@@ -333,11 +343,10 @@ class CST(Settings, BaseEstimator):
     def _balanced_mu(self, data: Batch) -> float:
         """(noise / roughness)^p: where a prior of the data's own roughness balances its noise."""
         d = data.points.coords.shape[-1]
-        some = data[torch.arange(min(64, len(data)))]
         terms = plan(d, up_to(d, self.order))
-        low, high = sampling.box(some.points.coords, some.points.tokens)
+        low, high = sampling.box(data.points.coords, data.points.tokens)
         at = sampling.dummy_coords("regular", low, high, 64)
-        smooth = self._start_of(some.points, "smooth")(series.straight_line(at, terms.directions, terms.order))
+        smooth = self._start_of(data.points, "smooth")(series.straight_line(at, terms.directions, terms.order))
         rough = sum(float(terms.partial(smooth, q).square().mean()) for q in terms.weights)
         exponent = 1.0 if math.isinf(self.p) else self.p
         return (self.kernel_.noise / math.sqrt(max(rough, 1e-12))) ** exponent
@@ -578,7 +587,7 @@ def work(folder: str) -> None:
     job = json.loads(Path(folder, "job.json").read_text())
     first = distributed.is_first()
     try:
-        samples = Samples.load(Path(folder, "samples.npz"))
+        samples = LazyFrames(**job["frames"]) if "frames" in job else Samples.load(Path(folder, "samples.npz"))
         model = CST(**job["settings"]).fit(samples, state=job["state"], progress=job["progress"] and first)
         if first:
             model.save(Path(folder, "model"))

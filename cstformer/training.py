@@ -81,7 +81,11 @@ def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rise) / max(1, steps - rise))))
 
 
-def batch_indices(step: int, batch: int, count: int, seed: int) -> Tensor:
+Shuffle = Callable[[Generator], Tensor]
+"""A random order of all samples."""
+
+
+def batch_indices(step: int, batch: int, count: int, seed: int, shuffle: Shuffle | None = None) -> Tensor:
     """Sample numbers of step ``step``: a fixed stream of shuffled epochs, cut into full batches.
 
     >>> sorted(torch.cat([batch_indices(s, 2, 4, seed=0) for s in (0, 1)]).tolist())
@@ -89,7 +93,8 @@ def batch_indices(step: int, batch: int, count: int, seed: int) -> Tensor:
     """
     first, last = step * batch, (step + 1) * batch
     epochs = range(first // count, (last - 1) // count + 1)
-    shuffled = [torch.randperm(count, generator=generator_for(seed, -1 - epoch)) for epoch in epochs]
+    shuffle = shuffle or (lambda generator: torch.randperm(count, generator=generator))
+    shuffled = [shuffle(generator_for(seed, -1 - epoch)) for epoch in epochs]
     offset = epochs[0] * count
     return torch.cat(shuffled)[first - offset : last - offset]
 
@@ -110,6 +115,7 @@ def train(
     progress: str | None = None,
     fingerprint: str = "",
     labels: Sequence[object] | None = None,
+    shuffle: Shuffle | None = None,
 ) -> TrainingReport:
     """Train ``network`` in place; it ends with the weights of the best validation score.
 
@@ -133,10 +139,12 @@ def train(
         Of the data: a state file that was written with another one is refused.
     labels : sequence, optional
         Numbers or names of the training samples, by which a loss that is not finite says where it happened.
+    shuffle : callable, optional
+        How the samples of an epoch are ordered; any order is as likely as another by default.
     """
     keep_freed_memory()
     run = _Run(network, loss, score, count, settings, state, fingerprint)
-    run.labels = labels
+    run.labels, run.shuffle = labels, shuffle
     done = run.resume()
     if done < settings.steps and run.report.ended == "finished":
         callbacks: list[Callback] = [_Bar(progress, settings.steps)] if progress is not None else []
@@ -200,6 +208,7 @@ class _Run(lightning.LightningModule):
         self.report = TrainingReport()
         self.every = max(1, settings.steps // VALIDATIONS)
         self.labels: Sequence[object] | None = None
+        self.shuffle: Shuffle | None = None
         self.stop_requested = False
         self.cooling_from: float | None = None
         self.saved_optimiser: dict[str, Tensor] = {}
@@ -247,7 +256,7 @@ class _Run(lightning.LightningModule):
             group["lr"] = s.learning_rate * factor
         generator = generator_for(s.seed, step)
         torch.manual_seed(s.seed * 1_000_003 + step + self.rank * 2**40)  # dropout
-        index = batch_indices(step, s.batch, self.count, s.seed)
+        index = batch_indices(step, s.batch, self.count, s.seed, self.shuffle)
         share = Share.of(self.rank, self.processes, len(index))
         with sharing(share if self.processes > 1 else None):
             value = self.loss(index[share.rows], generator)
