@@ -295,6 +295,11 @@ def matrix_products(dtype: torch.dtype | None) -> Iterator[None]:
         _products_in.reset(token)
 
 
+def products_in_lower_precision() -> bool:
+    """Whether `matrix_products` has chosen a format of its own."""
+    return _products_in.get() is not None
+
+
 @contextmanager
 def compiled_kernels(on: bool = True) -> Iterator[None]:
     """Let `torch.compile` make one loop of a fused step: many times faster on wide layers, after a warm-up.
@@ -343,17 +348,27 @@ def _gelu_gradient(order: int, directions: int, x: Tensor, gradient: Tensor) -> 
     return adjoint_product(Series(gradient, order, directions), slope).coefs
 
 
+def gelu_coefs(order: int, directions: int, x: Tensor) -> Tensor:
+    """Coefficients of GELU from those of x, (J, ...); autograd does not see through it."""
+    return _apply_kernel(_gelu_value, order, directions, x)
+
+
+def gelu_gradient(order: int, directions: int, x: Tensor, gradient: Tensor) -> Tensor:
+    """Gradient for x from that for the coefficients of GELU."""
+    return _apply_kernel(_gelu_gradient, order, directions, x, gradient)
+
+
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefs: Tensor, order: int, directions: int) -> Tensor:
         ctx.save_for_backward(coefs)
         ctx.shape = order, directions
-        return _apply_kernel(_gelu_value, order, directions, coefs)
+        return gelu_coefs(order, directions, coefs)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (coefs,) = ctx.saved_tensors
-        return _apply_kernel(_gelu_gradient, *ctx.shape, coefs, gradient), None, None
+        return gelu_gradient(*ctx.shape, coefs, gradient), None, None
 
 
 def _exp_value(order: int, directions: int, x: Tensor) -> Tensor:

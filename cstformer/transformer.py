@@ -21,6 +21,7 @@ from cstformer import series
 from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map, softmax
 from cstformer.encoding import FourierEncoding, LinearEncoding
 from cstformer.series import Series, constant
+from cstformer.series_feedforward import feedforward
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,13 @@ class Block(nn.Module):
         """(J, B, m, width) → the same shape."""
         if self.pre:
             x = series.add_to(self.dropout(self.attention(self.norm1(x), keys_values, mask, nystrom, maps)), x)
-            return series.add_to(self.dropout(self.narrow(series.gelu(self.widen(self.norm2(x))))), x)
+            return series.add_to(self.dropout(self.feedforward(self.norm2(x))), x)
         x = self.norm1(x + self.dropout(self.attention(x, keys_values, mask, nystrom, maps)))
-        return self.norm2(x + self.dropout(self.narrow(series.gelu(self.widen(x)))))
+        return self.norm2(x + self.dropout(self.feedforward(x)))
+
+    def feedforward(self, x: Series) -> Series:
+        """Each token for itself: widen, bend, narrow."""
+        return feedforward(x, self.widen.weight, self.widen.bias, self.narrow.weight, self.narrow.bias)
 
 
 def _affine(x: Series, weight: Tensor, bias: Tensor) -> Series:
