@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from cstformer.cluster import dask_cluster
 from cstformer.errors import CSTError, unknown
 from cstformer.files import atomic_path, readable
 
@@ -231,15 +232,7 @@ def _make_block(path: str, block: int) -> int:
 def _computed(path: str, blocks: list[int], jobs: int, scheduler: str | None) -> Iterator[int]:
     """Compute the blocks, in whatever order; the number of solutions of each when it is written."""
     if scheduler is not None:
-        try:
-            from distributed import Client
-        except ImportError as error:
-            raise CSTError("scheduler= needs Dask; pip install cstformer[cluster]") from error
-        try:
-            client = Client(scheduler, timeout=10)
-        except (OSError, ValueError) as error:
-            raise CSTError(f"scheduler {scheduler}: no Dask cluster answers there ({error})") from error
-        with client:
+        with dask_cluster(scheduler) as client:
             yield from _drained(client.get_executor(pure=False), path, blocks)
     elif jobs > 1:
         from cstformer.workers import begin_worker

@@ -26,7 +26,7 @@ def add_make(sets: Any, command: Callable[..., argparse.ArgumentParser]) -> None
     parser.add_argument("--hemodynamics", type=float, default=0.012, help="sd of vasomotion in dF/F (default 0.012)")
     parser.add_argument("--dropped", type=float, default=0.0, help="part of the frames that are lost (default 0)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    _add_common(parser)
 
 
 def make(args: argparse.Namespace) -> int:
@@ -38,11 +38,16 @@ def make(args: argparse.Namespace) -> int:
 
     names = ("minutes", "size", "noise", "hemodynamics", "dropped", "seed")
     made = CalciumSimulation(**{name: getattr(args, name) for name in names})
-    made.save(args.out, progress=not args.quiet)
+    made.save(args.out, progress=not args.quiet, scheduler=args.scheduler)
     if not args.quiet:
         print(f"wrote {args.out}, {len(made.stimuli)} stimuli\n{made.recording().describe()}")
         print(f"next: cst data preprocess-calcium {args.out} --out clean.zarr")
     return 0
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="compute on this Dask cluster, e.g. tcp://10.0.0.1:8786")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
 
 def add_preprocess(kinds: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -67,7 +72,7 @@ def add_preprocess(kinds: Any, command: Callable[..., argparse.ArgumentParser]) 
     parser.add_argument("--cutoff", type=float, default=0.001, help="of the baseline in Hz (default 0.001)")
     parser.add_argument("--correction", default="estimator", help="estimator (default), regression or none")
     parser.add_argument("--components", type=int, default=0, metavar="K", help="also store K principal components")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    _add_common(parser)
 
 
 def preprocess(args: argparse.Namespace) -> int:
@@ -97,7 +102,8 @@ def preprocess(args: argparse.Namespace) -> int:
     )
     if not args.quiet:
         print(recording.describe())
-    done = chain.preprocess(recording, args.out, settings, mask=_mask(args.mask), progress=not args.quiet)
+    options = {"progress": not args.quiet, "scheduler": args.scheduler}
+    done = chain.preprocess(recording, args.out, settings, mask=_mask(args.mask), **options)
     if not args.quiet:
         size = f"{done['frames']} frames of {done['height']} × {done['width']} at {done['rate']:.4g} Hz"
         print(f"wrote {args.out}: {size}, {done['pixels']} pixels of cortex, {done['filled']} dropped frames filled")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from cstformer.cluster import dask_cluster
 from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.baseline import BASELINES, delta_f
 from cstformer.datasets.calcium.hemodynamics import TILE, regress_out, remove_hemodynamics
@@ -184,11 +185,12 @@ def preprocess(
     *,
     mask: Bool[np.ndarray, "H W"] | str | None = None,
     progress: bool = False,
+    scheduler: str | None = None,
 ) -> dict[str, Any]:
     """Write the Zarr folder ``out``: frames (time, row, col) of z-scored activity, and everything to read them with.
 
     ``mask`` is bool in raw or binned pixels, ``"auto"`` for the bright region, ``"none"``, or by default the
-    recording's own. Also written: time, observed (False: a dropped frame that was filled), mask, mean and sd of ΔF/F
+    recording's own. ``scheduler`` is the address of a Dask cluster to work on. Also written: time, observed (False: a dropped frame that was filled), mask, mean and sd of ΔF/F
     before the z-score, contrast and label of each frame; pca_scores, pca_components (k, pixels), pca_explained.
 
     Returns what was done, for people: the same words as in the attributes of the folder.
@@ -209,7 +211,13 @@ def preprocess(
             )
         channels.append(recording.channel(settings.control))
     clock, observed = regular_clock(channels[0])
-    with atomic_path(out) as temporary, tempfile.TemporaryDirectory(dir=Path(out).parent, prefix=".stage") as folder:
+    times, rate, progress = [channel.times for channel in channels], 1 / channels[0].step, progress and not scheduler
+    here = Path(out).absolute().parent
+    with (
+        atomic_path(Path(out).absolute()) as temporary,
+        tempfile.TemporaryDirectory(dir=here, prefix=".stage") as folder,
+        dask_cluster(scheduler),
+    ):
         small, margins = _reduce(recording, channels, settings, Path(folder), progress)
         height, width = small[0].shape[1:]
         exists = _mask(recording if mask is None else mask, small[0], settings, margins)
@@ -219,23 +227,25 @@ def preprocess(
         movie = _array(group, "frames", (len(clock), height, width), np.float32, ("time", "row", "col"), chunks)
         still = {name: np.full((height, width), np.nan, np.float32) for name in ("mean", "sd")}
 
-        @dask.delayed
-        def clean(top: int, left: int) -> None:
+        @dask.delayed(pure=False)
+        def clean(top: int, left: int) -> tuple[tuple[slice, slice], np.ndarray, np.ndarray]:
             bottom, right = min(top + rows, height), min(left + cols, width)
             rim = (int(top > 0), int(bottom < height), int(left > 0), int(right < width))
             box = slice(top - rim[0], bottom + rim[1]), slice(left - rim[2], right + rim[3])
             inside = exists[box]
             pieces = []
-            for channel, stored in zip(channels, small, strict=True):
-                raw = resample(stored[(slice(None), *box)], channel.times, clock)
-                pieces.append(delta_f(raw, 1 / channels[0].step, settings.baseline, settings.cutoff))
+            for moments, stored in zip(times, small, strict=True):
+                raw = resample(stored[(slice(None), *box)], moments, clock)
+                pieces.append(delta_f(raw, rate, settings.baseline, settings.cutoff))
             scores, mean, sd = z_score(_corrected(pieces, inside, rim, settings.correction))
             movie[:, top:bottom, left:right] = scores
-            still["mean"][top:bottom, left:right], still["sd"][top:bottom, left:right] = mean, sd
+            return (slice(top, bottom), slice(left, right)), mean, sd
 
         # Dask's threads share the cores already; those of the linear algebra would only get in their way.
         with dask_bar("cleaning pixels", progress), threadpool_limits(1):
-            dask.compute([clean(top, left) for top in range(0, height, rows) for left in range(0, width, cols)])
+            strips = [clean(top, left) for top in range(0, height, rows) for left in range(0, width, cols)]
+            for box, mean, sd in dask.compute(strips)[0]:
+                still["mean"][box], still["sd"][box] = mean, sd
         exists &= still["sd"] > 0
         for name, image in (still | {"mask": exists}).items():
             _array(group, name, image, dims=("row", "col"))

@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
+from cstformer.cluster import dask_cluster
 from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.cortex import FIELD_MM, LEFT_AREAS, SmoothMaps, blob, outline, positions
 from cstformer.datasets.calcium.recording import CONTRASTS, Recording, Stimuli, split_channels
@@ -195,8 +196,11 @@ class CalciumSimulation:
         channels = split_channels(self.movie(), self.camera_times, self.camera_wavelengths)
         return Recording(channels, FIELD_MM / self.size, self.stimuli, self.mask, np.array([[float(DARK)]]))
 
-    def save(self, path: str | os.PathLike[str], progress: bool = False) -> None:
-        """Write a Zarr folder that `open_recording` reads; the settings go with it, so `load` knows the truth."""
+    def save(self, path: str | os.PathLike[str], progress: bool = False, scheduler: str | None = None) -> None:
+        """Write a Zarr folder that `open_recording` reads; the settings go with it, so `load` knows the truth.
+
+        ``scheduler`` is the address of a Dask cluster that makes the frames.
+        """
         import zarr
 
         if Path(path).suffix != ".zarr":
@@ -210,7 +214,7 @@ class CalciumSimulation:
             group.attrs.update({"pixel_mm": FIELD_MM / self.size, "simulation": json.dumps(dataclasses.asdict(self))})
             movie = self.movie()
             frames = group.create_array("frames", shape=movie.shape, dtype=movie.dtype, chunks=movie.chunksize)
-            with dask_bar("making frames", progress):
+            with dask_cluster(scheduler), dask_bar("making frames", progress and scheduler is None):
                 movie.store(frames, lock=False)
 
     @classmethod
