@@ -24,8 +24,10 @@ def exact_attention(q: Series, k: Series, v: Series, mask: Tensor) -> Series:
     if q.order == k.order == v.order == 0 and q.coefs.shape[-2] * k.coefs.shape[-2] > _FUSE_FROM:
         # A sample without any key reads zeros: let it read something, then forget it.
         some = mask.any(-1)[:, None, None, None]
-        y = F.scaled_dot_product_attention(q.value, k.value, v.value, mask[:, None, None, :] | ~some)
-        return constant(y * some)
+        f, more = v.coefs.shape[-1], k.coefs.shape[-1] - v.coefs.shape[-1]
+        value = F.pad(v.value, (0, more)) if more else v.value  # the fused kernel wants them equally long
+        y = F.scaled_dot_product_attention(q.value, k.value, value, mask[:, None, None, :] | ~some)
+        return constant(y[..., :f] * some)
     if max(q.order, k.order, v.order) == 0:
         return plain_attention(q, k, v, mask)
     sums = softmax_sums(q.map(lambda c: c / math.sqrt(c.shape[-1])), k, v, mask)

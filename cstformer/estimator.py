@@ -26,7 +26,7 @@ from torch import Tensor
 from cstformer import distributed, sampling, series
 from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
-from cstformer.encoding import FourierEncoding
+from cstformer.encoding import FourierEncoding, Nearness
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves, move_patches
 from cstformer.gaussian_process import Kernel, fit_kernel
@@ -170,8 +170,12 @@ class CST(Settings, BaseEstimator):
         self.kernel_ = self._fit_kernel(some)
         self.waves_ = None if self.layout_ is None else frame_waves(some, self.layout_, self._pixels())
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
+        for module in self.network_.modules():
+            if isinstance(module, Nearness):
+                module.spread(self._spacing(some))
         self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
-        run = dataclasses.replace(_plain(self), batch=min(self.batch, max(processes, TOKENS_PER_STEP // samples.n)))
+        batch = min(self.batch, max(processes, TOKENS_PER_STEP // samples.n))
+        run = dataclasses.replace(_plain(self), batch=batch, optimiser=self._optimiser())
         try:
             began = time.monotonic()
             self.mu_ = self._choose_mu(data, training, held_out, run)
@@ -196,6 +200,15 @@ class CST(Settings, BaseEstimator):
         if processes > 1:
             distributed.take_device()
         return processes
+
+    def _optimiser(self) -> str:
+        """Choose Muon for frames; it needs whole matrices, which fsdp does not have."""
+        spreads = self.strategy == "fsdp" and self.devices * self.nodes > 1
+        if self.optimiser == "muon" and spreads:
+            raise CSTError("optimiser='muon' cannot be used with strategy='fsdp'; choose 'adamw' or strategy='ddp'")
+        if self.optimiser != "auto":
+            return self.optimiser
+        return "muon" if self.layout_ is not None and not spreads else "adamw"
 
     def _fit_on_processes(self, samples: Samples | LazyFrames, state: str | os.PathLike | None, progress: bool) -> CST:
         """Start the processes, which call `fit` as well, and take over what the first of them has learned."""
@@ -302,6 +315,15 @@ class CST(Settings, BaseEstimator):
             raise CSTError("coord_noise cannot be used with frames, whose patches lie on a grid; set it to 0")
         return samples
 
+    def _spacing(self, data: Batch) -> Tensor:
+        """Distance between neighbouring tokens along each axis, in the model's units."""
+        p, layout = data.points, self._layout()
+        d = p.coords.shape[-1]
+        if layout is None or data.groups is None:
+            return p.coords.new_full((d,), float(p.tokens.sum(1).double().mean()) ** (-1 / d))
+        frames = 1 + float(data.groups.amax(1).double().mean())
+        return 1 / (p.coords.new_tensor([frames, *layout.grid]) - 1).clamp_min(1)
+
     def _fit_kernel(self, data: Batch) -> Kernel:
         """Fit the Gaussian process of the training data: its noise, and the smooth start."""
         p, max_noise = data.points, 3.0
@@ -322,11 +344,16 @@ class CST(Settings, BaseEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = ContinuousTransformer(self._architecture(d, c)).to(self._dtype())
-        layout: PatchLayout | None = getattr(self, "layout_", None)
-        if layout is not None and layout.periodic and isinstance(network.position, FourierEncoding):
-            for axis in (0, 1):
-                network.position.wrap(1 + axis, layout.frame[axis] / self.scaling_.span[1 + axis])
+        layout = self._layout()
+        if layout is not None and layout.periodic:
+            for module in network.modules():
+                if isinstance(module, FourierEncoding | Nearness):
+                    for axis in (0, 1):
+                        module.wrap(1 + axis, layout.frame[axis] / self.scaling_.span[1 + axis])
         return network
+
+    def _layout(self) -> PatchLayout | None:
+        return getattr(self, "layout_", None)
 
     def _check_sizes(self, d: int, c: int, tensors: dict[str, Tensor]) -> None:
         """Refuse settings of a network far larger than the weights in its file, before it takes memory."""
@@ -338,7 +365,11 @@ class CST(Settings, BaseEstimator):
 
     def _architecture(self, d: int, c: int) -> Architecture:
         names = {f.name for f in dataclasses.fields(Architecture)} & set(setting_fields())
-        return Architecture(d=d, c=c, **{name: getattr(self, name) for name in names})
+        frames = self._layout() is not None
+        near = self.nearness == "always" or (self.nearness == "auto" and frames)
+        # Other starts pass through the data: nothing would be left of a context's values.
+        guess = frames and self.start == "smooth" and self.pattern == "context"
+        return Architecture(d=d, c=c, near=near, guess=guess, **{name: getattr(self, name) for name in names})
 
     def _balanced_mu(self, data: Batch) -> float:
         """(noise / roughness)^p: where a prior of the data's own roughness balances its noise."""
@@ -414,8 +445,9 @@ class CST(Settings, BaseEstimator):
                 points = data[index].points
                 maps: list[Tensor] = []
                 x = series.constant(self._tensor(queries[index.numpy()]))
-                start = self._start(points)(x) if known is None else series.constant(known[index.to(known.device)])
-                network(points, x, start, maps)
+                begin = self._start(points)
+                start = begin(x) if known is None else series.constant(known[index.to(known.device)])
+                network(network.prepare(points, begin), x, start, maps)
                 collected.append(torch.stack(maps, 1).cpu().double().numpy())
         tokens = context.point_observed
         if network.architecture.pattern == "joint":
@@ -466,6 +498,7 @@ class CST(Settings, BaseEstimator):
         network = self._fitted()
         with torch.no_grad():
             start = self._start(points)
+            points = network.prepare(points, start)
             encoded = None if network.architecture.pattern == "joint" else network.encode(points)
             for first in range(0, queries.shape[1], chunk):
                 at = series.straight_line(

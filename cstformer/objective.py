@@ -19,6 +19,7 @@ from cstformer.transformer import Context, ContinuousTransformer
 Starter = Callable[[Context], Start]
 Mover = Callable[[Context, Tensor, Generator], tuple[Context, Tensor]]
 MAX_QUERIES = 128  # real points of a sample that a training step asks about
+HIDDEN_FIRST = 4  # how many times as likely it asks about a patch of a hidden frame
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class SobolevObjective:
     ) -> tuple[Tensor, series.Series | None]:
         """The model at all real points (B, n, c), and its series to this order at the dummy points, if not 0."""
         network, start = self.network, self.starter(context)
+        context = network.prepare(context, start)
         real = series.constant(points.coords)
         dummy = series.straight_line(dummies, self.plan.directions, order)
         if network.architecture.pattern == "context":

@@ -59,8 +59,8 @@ def hide_points(
     """Which points stay visible: each sample hides a random share of its points, between none and ``largest``.
 
     The share is rounded to whole points, and two points always stay. ``groups`` (B, n), integers that increase with
-    time, hides points together (all patches of a frame); the first and the last group stay, because frames are asked
-    for between given ones.
+    time, hides points together (all patches of a frame), at least one group; the first and the last group stay, because
+    frames are asked for between given ones.
 
     Returns
     -------
@@ -76,7 +76,10 @@ def hide_points(
         before, after = exists.cumsum(1), exists.flip(1).cumsum(1).flip(1)
         scores = scores.masked_fill((before == 1) | (after == 1), 1.5)  # the ends come last, and two always stay
     count = exists.sum(1, keepdim=True)
-    hidden = torch.minimum((share * count).round(), (count - 2).clamp_min(0))
+    hidden = (share * count).round()
+    if groups is not None and largest > 0:
+        hidden = hidden.clamp_min(1)
+    hidden = torch.minimum(hidden, (count - 2).clamp_min(0))
     rank = scores.masked_fill(~exists, 2.0).argsort(1).argsort(1)
     keep = rank >= hidden
     if groups is not None:

@@ -40,6 +40,11 @@ class Settings:
     features: int = setting(32, "Fourier features", low=1)
     frequency: float = setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
     readout: str = setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
+    nearness: str = setting(
+        "auto",
+        "whether heads look near places: a learned Gaussian of the distance in every logit; auto: for frames",
+        ("auto", "always", "never"),
+    )
     dropout: float = setting(0.0, "dropout on token features while training", low=0, high=0.99)
     start: str = setting("smooth", "the value first put on a query", ("linear", "hermite", "cubic", "smooth"))
     # The Sobolev loss
@@ -69,9 +74,12 @@ class Settings:
     # Training
     steps: int = setting(1200, "training steps", low=1)
     batch: int = setting(32, "samples per step", low=1)
-    learning_rate: float = setting(2e-3, "peak learning rate of AdamW", low=0)
+    optimiser: str = setting(
+        "auto", "muon: orthogonal steps of the blocks' matrices; auto: muon for frames", ("auto", "adamw", "muon")
+    )
+    learning_rate: float = setting(2e-3, "peak learning rate", low=0)
     warmup: float = setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)
-    weight_decay: float = setting(1e-2, "AdamW weight decay", low=0)
+    weight_decay: float = setting(1e-2, "decay of the weights, times the learning rate", low=0)
     clip: float = setting(1.0, "largest gradient norm; 0: no limit", low=0)
     validation: float = setting(0.1, "fraction of the samples held out for choosing the best weights", low=0, high=0.9)
     patience: float = setting(0.5, "stop after this fraction of the steps without improvement", low=0)
@@ -111,6 +119,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "norm": "post",
         "encoding": "linear",
         "readout": "plain",
+        "nearness": "never",
         "start": "linear",
         "order": 3,
         "p": 3.0,
@@ -121,6 +130,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hide": 0.0,
         "noise": 0.1,
         "batch": 10,
+        "optimiser": "adamw",
         "learning_rate": 1e-3,
         "weight_decay": 1e-7,
     },

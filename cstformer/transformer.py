@@ -9,8 +9,9 @@ Context tokens are the observed points, query tokens the coordinates somebody as
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from cstformer import series
 from cstformer.attention import exact_attention, exact_map, nystrom_attention, nystrom_map, softmax
-from cstformer.encoding import FourierEncoding, LinearEncoding
+from cstformer.encoding import FourierEncoding, LinearEncoding, Nearness
 from cstformer.series import Series, constant
 from cstformer.series_feedforward import feedforward
 
@@ -45,18 +46,24 @@ class Architecture:
     frequency: float = 1.0
     readout: str = "skip"
     dropout: float = 0.0
+    near: bool = False
+    """Whether heads look near a place (`Nearness`)."""
+    guess: bool = False
+    """Whether context tokens carry the start at their own place, and apart from it what it leaves of their value."""
 
 
 @dataclass(frozen=True)
 class Context:
     """Observed points of a batch, in the model's units: coordinates in [0,1]^d, standardised values.
 
-    ``observed`` is per channel; a point with no observed channel is no token.
+    ``observed`` is per channel; a point with no observed channel is no token. ``guess`` is the start at these points,
+    for networks that want it (`ContinuousTransformer.prepare`).
     """
 
     coords: Float[Tensor, "B n d"]
     values: Float[Tensor, "B n c"]
     observed: Bool[Tensor, "B n c"]
+    guess: Float[Tensor, "B n c"] | None = None
 
     @property
     def known(self) -> Float[Tensor, "B n c"]:
@@ -115,24 +122,32 @@ class Attention(nn.Module):
         self.out = Linear(a.width, a.width)
         # The published Nyström class projects its output twice.
         self.again = Linear(a.width, a.width) if a.projections == 2 else None
+        self.nearness = Nearness(a.d, a.heads) if a.near else None
 
-    def keys_values(self, x: Series) -> tuple[Series, Series]:
-        """Keys and values of (J, B, n, width) tokens, each (J, B, heads, n, width / heads)."""
+    def keys_values(self, x: Series, at: Series) -> tuple[Series, Series]:
+        """Keys and values of (J, B, n, width) tokens at (J, B, n, d), each (J, B, heads, n, width / heads).
+
+        Keys have 2d more features where heads look near a place.
+        """
         both = self.key_value(x)
-        return self._split(both.map(lambda c: c[..., : self.a.width])), self._split(
-            both.map(lambda c: c[..., self.a.width :])
-        )
+        k, v = (self._split(both.map(lambda c, i=i: c.chunk(2, -1)[i])) for i in (0, 1))
+        return k if self.nearness is None else series.concatenate([k, self.nearness.keys(at)], -1), v
 
-    def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps: list | None):
+    def forward(
+        self, x: Series, at: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps=None
+    ):
         """Let the tokens ``x`` (J, B, m, width) read the keys; append the map to ``maps`` if there is such a list."""
-        y = self._read(x, keys_values, mask, nystrom, maps)
+        y = self._read(x, at, keys_values, mask, nystrom, maps)
         return y if self.again is None else self.again(y)
 
-    def _read(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps: list | None):
+    def _read(self, x: Series, at: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps):
         k, v = keys_values
         if not nystrom and maps is None and self._few(x, k):
             return self._read_few(x, k.value, v.value, mask)
         q = self._split(self.query(x))
+        if self.nearness is not None:
+            scale = math.sqrt(k.coefs.shape[-1])  # attention divides by it
+            q = series.concatenate([q, self.nearness.queries(at).map(lambda c: c * scale)], -1)
         if nystrom:
             y = nystrom_attention(q, k, v, mask, self.a.landmarks, self.a.iterations)
         else:
@@ -146,7 +161,8 @@ class Attention(nn.Module):
     def _few(self, x: Series, k: Series) -> bool:
         """Whether many queries read few constant keys, so that projecting the keys is cheaper than the queries."""
         n = k.coefs.shape[-2]
-        return k.order == 0 and self.a.heads * n <= self.a.width and x.coefs.shape[2] >= 8 * n
+        many = x.coefs.shape[2] >= 8 * n
+        return k.order == 0 and self.a.heads * n <= self.a.width and many and self.nearness is None
 
     def _read_few(self, x: Series, k: Tensor, v: Tensor, mask: Tensor) -> Series:
         """The same attention with the query and output projections taken into the keys and values, (B, h, n, f)."""
@@ -179,16 +195,18 @@ class Block(nn.Module):
         self.widen, self.narrow = Linear(a.width, a.feedforward), Linear(a.feedforward, a.width)
         self.dropout = Dropout(a.dropout)
 
-    def keys_values(self, x: Series) -> tuple[Series, Series]:
-        """What other tokens read of ``x`` in this block."""
-        return self.attention.keys_values(self.norm1(x) if self.pre else x)
+    def keys_values(self, x: Series, at: Series) -> tuple[Series, Series]:
+        """What other tokens read of ``x``, whose places are ``at``, in this block."""
+        return self.attention.keys_values(self.norm1(x) if self.pre else x, at)
 
-    def forward(self, x: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps=None) -> Series:
+    def forward(
+        self, x: Series, at: Series, keys_values: tuple[Series, Series], mask: Tensor, nystrom: bool, maps=None
+    ) -> Series:
         """(J, B, m, width) → the same shape."""
         if self.pre:
-            x = series.add_to(self.dropout(self.attention(self.norm1(x), keys_values, mask, nystrom, maps)), x)
+            x = series.add_to(self.dropout(self.attention(self.norm1(x), at, keys_values, mask, nystrom, maps)), x)
             return series.add_to(self.dropout(self.feedforward(self.norm2(x))), x)
-        x = self.norm1(x + self.dropout(self.attention(x, keys_values, mask, nystrom, maps)))
+        x = self.norm1(x + self.dropout(self.attention(x, at, keys_values, mask, nystrom, maps)))
         return self.norm2(x + self.dropout(self.feedforward(x)))
 
     def feedforward(self, x: Series) -> Series:
@@ -220,6 +238,7 @@ class ContinuousTransformer(nn.Module):
         self.architecture = a
         self.embed = Linear(a.c, a.width, bias=False)
         self.missing = Linear(a.c, a.width, bias=False)
+        self.rest = Linear(a.c, a.width, bias=False) if a.guess else None
         self.position = (
             LinearEncoding(a.d, a.width)
             if a.encoding == "linear"
@@ -236,6 +255,8 @@ class ContinuousTransformer(nn.Module):
         self.decode = Linear(a.width, a.c, bias=not post)
         self.skip = Linear(a.c, a.c, bias=False) if a.readout == "skip" else None
         nn.init.zeros_(self.missing.weight)
+        if self.rest is not None:
+            nn.init.zeros_(self.rest.weight)
         if self.skip is not None:
             nn.init.eye_(self.skip.weight)
             nn.init.zeros_(self.decode.weight)  # an untrained network answers with its start
@@ -272,15 +293,28 @@ class ContinuousTransformer(nn.Module):
             return None, self.read(self.encode(context), at, start, maps)
         return self._forward_joint(context, at, start, maps, exists)
 
+    def prepare(self, context: Context, start: Callable[[Series], Series]) -> Context:
+        """Add the start at the context's own points, if this network wants it."""
+        if not self.architecture.guess:
+            return context
+        with torch.no_grad():
+            return dataclasses.replace(context, guess=start(constant(context.coords)).value)
+
     def encode(self, context: Context, maps: list | None = None) -> Encoded:
         """Let the context tokens read each other, once (pattern ``context``)."""
-        x = self._tokens(constant(context.known), constant(context.coords), context.observed)
+        at = constant(context.coords)
+        if self.rest is None:
+            x = self._tokens(constant(context.known), at, context.observed)
+        else:
+            assert context.guess is not None, "prepare the context first"
+            rest = (context.values - context.guess).masked_fill(~context.observed, 0)
+            x = self._tokens(constant(context.guess), at, context.observed) + self.rest(constant(rest))
         mask, nystrom = context.tokens, self.architecture.attention_kind == "nystrom"
         stages = []
         for i, block in enumerate(self.blocks):
-            stages.append(block.keys_values(x))
+            stages.append(block.keys_values(x, at))
             if i + 1 < len(self.blocks) or maps is not None:  # nobody reads the last layer's context tokens
-                x = block(x, stages[-1], mask, nystrom, maps)
+                x = block(x, at, stages[-1], mask, nystrom, maps)
         return Encoded(stages, mask)
 
     def read(self, encoded: Encoded, at: Series, start: Series, maps: list | None = None) -> Series:
@@ -288,7 +322,7 @@ class ContinuousTransformer(nn.Module):
         assert self.query_token is not None
         x = series.shift(self._tokens(start, at), self.query_token)
         for block, keys_values in zip(self.blocks, encoded.keys_values, strict=True):
-            x = block(x, keys_values, encoded.tokens, False, maps)
+            x = block(x, at, keys_values, encoded.tokens, False, maps)
         return self._readout(x, start)
 
     def _forward_joint(
@@ -301,8 +335,11 @@ class ContinuousTransformer(nn.Module):
         if exists is None:
             exists = context.tokens.new_ones(at.coefs.shape[1:3])
         mask = torch.cat([context.tokens, exists], 1)
+        places = series.concatenate([constant(context.coords), at], 1)
         for block in self.blocks:
-            x = block(x, block.keys_values(x), mask, self.architecture.attention_kind == "nystrom", maps)
+            x = block(
+                x, places, block.keys_values(x, places), mask, self.architecture.attention_kind == "nystrom", maps
+            )
         y = self._readout(x, values)
         return y.value[:, :n], y.map(lambda c: c[:, :, n:])
 

@@ -85,9 +85,17 @@ def test_groups_hide_together_and_two_stay():
         kept = (keep & members).sum(1)
         assert bool(((kept == 0) | (kept == members.sum(1))).all())
     groups_kept = torch.stack([(keep & (groups == g)).any(1) for g in range(5)], 1).sum(1)
-    assert int(groups_kept.min()) == 2 and int(groups_kept.max()) == 5
+    assert int(groups_kept.min()) == 2 and int(groups_kept.max()) == 4  # at least one is hidden
     assert bool(keep[:, [0, 1, 8]].all())  # the first and the last group stay, all others are hidden now and then
     assert all(0 < float(keep[200:, place].double().mean()) < 1 for place in (2, 5, 6))
+
+
+def test_a_group_is_hidden_however_small_the_share_but_not_if_two_are_all():
+    groups = torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(50, -1)
+    tokens = torch.ones(50, 6, dtype=torch.bool)
+    assert torch.equal(hide_points(tokens, 0.01, generator(0), groups), groups != 1)
+    assert hide_points(tokens, 0.0, generator(0), groups).all()
+    assert hide_points(tokens, 0.9, generator(0), groups.clamp(max=1)).all()
 
 
 def test_hiding_is_reproducible():

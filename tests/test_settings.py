@@ -52,6 +52,8 @@ def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
         "d",
         "c",
         "iterations",
+        "near",  # `nearness`, and
+        "guess",  # `start`, once it is known whether the data are frames
     }
 
 

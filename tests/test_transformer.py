@@ -43,8 +43,8 @@ def answer(network, context, start, at: torch.Tensor) -> torch.Tensor:
 
 def each_query_alone(context: Context, at: torch.Tensor) -> tuple[Context, torch.Tensor]:
     """The m queries of a sample as m samples of one query."""
-    m, parts = at.shape[1], (context.coords, context.values, context.observed)
-    return Context(*(x.repeat_interleave(m, 0) for x in parts)), at.reshape(-1, 1, at.shape[-1])
+    m, parts = at.shape[1], (context.coords, context.values, context.observed, context.guess)
+    return Context(*(x if x is None else x.repeat_interleave(m, 0) for x in parts)), at.reshape(-1, 1, at.shape[-1])
 
 
 def check_all_partials(d, order, start, **architecture):
@@ -54,6 +54,7 @@ def check_all_partials(d, order, start, **architecture):
     for nothing else.
     """
     network, context, at = tiny_network(d, iterations=3, **architecture), tiny_context(d), queries(d)
+    context = network.prepare(context, start_of(start, context))
     p = plan(d, up_to(d, order))
     line = series.straight_line(at, p.directions, p.order)
     y = network(context, line, start_of(start, context)(line))[1]
@@ -96,6 +97,43 @@ def test_fields_to_order_three(pattern, attention, encoding, start, norm):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_plain_readout(pattern):
     check_all_partials(1, 2, "cubic", pattern=pattern, readout="plain", norm="post")
+
+
+@pytest.mark.parametrize("d, order", [(1, 3), (3, 2)])
+@product(PATTERNS, ATTENTIONS, ("fourier",), ("cubic",), ("pre",))
+def test_heads_that_look_near_a_place(d, order, pattern, attention, encoding, start, norm):
+    check_all_partials(d, order, start, pattern=pattern, attention_kind=attention, near=True)
+
+
+def test_a_context_that_carries_its_start():
+    check_all_partials(3, 2, "smooth", near=True, guess=True)
+
+
+def test_far_points_are_not_read_by_heads_that_look_near():
+    network, context = tiny_network(1, near=True, layers=1), tiny_context(1)
+    with torch.no_grad():
+        nearness = network.blocks[0].attention.nearness
+        nearness.offset.zero_()
+        nearness.log_width.fill_(math.log(0.02))
+    maps = []
+    at = constant(context.coords[:, 2:3] + 0.001)
+    network(context, at, constant(torch.zeros(2, 1, 2).double()), maps)
+    assert float(maps[0][..., 2].detach().min()) > 0.99
+
+
+def test_what_the_start_leaves_of_a_context_is_read_too():
+    """At first only the start is seen; with weights for the rest, the values."""
+    network, context = tiny_network(1, guess=True), tiny_context(1)
+    start, at = start_of("smooth", context), constant(queries(1))
+    guess = network.prepare(context, start).guess
+    torch.testing.assert_close(guess, start(constant(context.coords)).value)
+    other = Context(context.coords, context.values + 1, context.observed, guess)
+    y = [network(Context(c.coords, c.values, c.observed, guess), at, start(at))[1].value for c in (context, other)]
+    assert relative_error(*y) > 1e-3
+    with torch.no_grad():
+        network.rest.weight.zero_()
+    y = [network(Context(c.coords, c.values, c.observed, guess), at, start(at))[1].value for c in (context, other)]
+    assert torch.equal(*y)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12)])

@@ -34,6 +34,7 @@ class Reader:
         self._points = model.scaling_.batch(self.context, model._dtype(), model.device_).points
         with torch.no_grad(), model._arithmetic(False):
             self._start = model._start(self._points)
+            self._points = model.network_.prepare(self._points, self._start)
             self._encoded = None if a.pattern == "joint" else model.network_.encode(self._points)
 
     def partials(
