@@ -31,7 +31,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
     """One safetensors file with a JSON description and a checksum inside, replaced atomically."""
     plain, text = {k: v.detach().to("cpu").contiguous() for k, v in tensors.items()}, json.dumps(meta)
     with atomic_path(path) as temporary:
-        save_file(plain, temporary, {"json": text, "sha256": _checksum(plain, text)})
+        try:
+            save_file(plain, temporary, {"json": text, "sha256": _checksum(plain, text)})
+        except SafetensorError as error:  # how the library reports a full disk
+            raise OSError(None, str(error).rpartition("I/O error: ")[2]) from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -156,9 +156,12 @@ def make_navier_stokes(
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         already = law.samples - sum(len(members_of(block, law)) for block in missing)
         task = bar.add_task("solutions", total=law.samples, completed=already)
-        for count in _computed(str(target), missing, jobs, scheduler):
-            made += count
-            bar.advance(task, count)
+        try:
+            for count in _computed(str(target), missing, jobs, scheduler):
+                made += count
+                bar.advance(task, count)
+        except OSError as error:
+            raise CSTError(f"cannot write {path}: {error.strerror or error}; the same command goes on later") from error
     return made
 
 
