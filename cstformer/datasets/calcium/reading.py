@@ -205,6 +205,8 @@ class _ZarrArray:
     array: Any
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "array":  # asked for by a copy that has no array yet
+            raise AttributeError(name)
         return getattr(self.array, name)
 
     def __getitem__(self, index: Any) -> np.ndarray:
