@@ -162,7 +162,7 @@ def lazy_movie(path: str | os.PathLike[str], patch: tuple[int, int], window: int
         return None
     with readable(path, "a .zarr movie"):
         frames, _ = _open(Path(path))
-    return None if frames.nbytes < LAZY_FROM else LazyFrames(path, patch, min(window, len(frames)), stride)
+    return None if frames.nbytes < LAZY_FROM else LazyFrames(path, patch, min(window, frames.shape[0]), stride)
 
 
 def in_memory(samples: Samples | LazyFrames, seed: int) -> Samples:

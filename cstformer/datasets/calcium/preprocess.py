@@ -190,8 +190,9 @@ def preprocess(
     """Write the Zarr folder ``out``: frames (time, row, col) of z-scored activity, and everything to read them with.
 
     ``mask`` is bool in raw or binned pixels, ``"auto"`` for the bright region, ``"none"``, or by default the
-    recording's own. ``scheduler`` is the address of a Dask cluster to work on. Also written: time, observed (False: a dropped frame that was filled), mask, mean and sd of ΔF/F
-    before the z-score, contrast and label of each frame; pca_scores, pca_components (k, pixels), pca_explained.
+    recording's own. ``scheduler`` is the address of a Dask cluster to work on, whose workers see the same files.
+    Also written: time, observed (False: a dropped frame that was filled), mask, mean and sd of ΔF/F before the z-score,
+    contrast and label of each frame; pca_scores, pca_components (k, pixels), pca_explained.
 
     Returns what was done, for people: the same words as in the attributes of the folder.
     """
