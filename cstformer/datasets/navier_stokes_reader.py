@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from cstformer.datasets.matlab5 import is_matlab5, read_matlab5
 from cstformer.datasets.navier_stokes import MOST_SOLUTIONS, MOST_TIMES, VISCOSITY, Law, law_of, members_of
 from cstformer.errors import CSTError, unknown
 from cstformer.files import MAX_BYTES, check_bytes, check_hdf5, open_zarr, readable
@@ -48,15 +49,10 @@ class Solutions:
             if source.suffix == ".zarr":
                 self._open_zarr(source)
             elif source.suffix.lower() == ".mat":
-                import scipy.io
-
-                try:
-                    listed = {name: shape for name, shape, _ in scipy.io.whosmat(source)}
-                except NotImplementedError:  # version 7.3 is HDF5
+                if is_matlab5(source):
+                    self._open_matlab(read_matlab5(source, ("u", "t"), max_bytes))
+                else:  # version 7.3 is HDF5
                     self._open_hdf5(source)
-                else:
-                    check_bytes(source, 8 * math.prod(listed.get("u", ())), max_bytes)
-                    self._open_matlab(scipy.io.loadmat(source, variable_names=["u", "t"]))
             else:
                 raise unknown("kind of Navier–Stokes file", source.suffix, [".zarr", ".mat"])
 
