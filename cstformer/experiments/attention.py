@@ -102,7 +102,7 @@ class AttentionExperiment(Experiment):
                     tests.append({"name": f"{UPSAMPLED} vs {other}", "condition": condition, **test})
         return {"table": table, "tests": tests, "figures": draw(results, tests, out), "notes": _notes(results)}
 
-    def context(self, condition: str, config: Config, seed: int) -> Samples:
+    def context(self, condition: str, config: Config, seed: int, out: Path) -> Samples:
         """The observed points of the test curves."""
         return spiral_task(config.curves, CLEAN, seed).test
 

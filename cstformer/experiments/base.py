@@ -86,11 +86,11 @@ class Experiment(ABC):
     def gather(self, config: Any, seed: int, results: dict[Cell, CellResult], out: Path) -> dict[str, Any]:
         """The ``table``, ``tests``, ``figures`` and ``notes`` of `result.json`; draws the figures into ``out``."""
 
-    def context(self, condition: str, config: Any, seed: int) -> Samples | None:
-        """Samples on which the explorer shows the models of a condition; None where there are none."""
+    def context(self, condition: str, config: Any, seed: int, out: Path) -> Samples | None:
+        """Samples on which the explorer shows the models of a condition, of the run in ``out``; None: it has none."""
         return None
 
-    def stimulus(self, condition: str, config: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    def stimulus(self, condition: str, config: Any, seed: int, out: Path) -> tuple[np.ndarray, np.ndarray] | None:
         """Times and strength of what was shown, on the clock of the samples' ``origin``, for the explorer."""
         return None
 

@@ -32,11 +32,15 @@ class Trained:
 
     def context(self) -> Samples | None:
         """Test samples of its condition."""
-        return None if self.config is None else self.experiment.context(self.condition, self.config, self.seed)
+        return None if self.config is None else self.experiment.context(self.condition, *self._run)
 
     def stimulus(self) -> tuple[np.ndarray, np.ndarray] | None:
         """What the animal saw, on the clock of the recording."""
-        return None if self.config is None else self.experiment.stimulus(self.condition, self.config, self.seed)
+        return None if self.config is None else self.experiment.stimulus(self.condition, *self._run)
+
+    @property
+    def _run(self) -> tuple[Any, int, Path]:
+        return self.config, self.seed, self.folder.parent.parent.parent
 
 
 def load_experiment(name: str) -> Experiment:

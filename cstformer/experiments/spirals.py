@@ -172,7 +172,7 @@ class SpiralsExperiment(Experiment):
         figures = draw(config, seed, results, errors, table, tests, out)
         return {"table": table, "tests": tests, "figures": figures, "notes": _notes(errors, results)}
 
-    def context(self, condition: str, config: Config, seed: int) -> Samples:
+    def context(self, condition: str, config: Config, seed: int, out: Path) -> Samples:
         """The observed points of the test curves."""
         return spiral_task(config.curves, condition, seed).test
 

@@ -13,7 +13,7 @@ from bokeh.models import ColumnDataSource, TapTool
 from cstformer.errors import CSTError
 from cstformer.estimator import CST
 from cstformer.explorer import plots
-from cstformer.explorer.curves import POINTS, Disturbance, as_samples, curves, disturbed, kept, per, time_range
+from cstformer.explorer.curves import POINTS, Disturbance, as_samples, curves, disturbed, kept, per, time_range, unit_of
 from cstformer.explorer.query import chosen, number, numbers
 from cstformer.explorer.reader import Reader
 from cstformer.explorer.widgets import WIDE, html
@@ -33,7 +33,7 @@ class CurveView:
         self.reader = Reader(model, sample)
         low, high = time_range(self.reader)
         self.times = np.linspace(low, high, POINTS)
-        self._unit = self.sample.units.get(self.sample.coord_names[0], "")
+        self._unit = unit_of(sample, sample.coord_names[0])
         self._make_widgets(query, low, high)
         self._make_plots()
         self.refit()
@@ -117,7 +117,7 @@ class CurveView:
         self.main = [pn.Column(self.time, css_classes=["time"], **WIDE), figures]
         if s.c >= 2:
             first, second = s.value_names[:2]
-            names = [plots.label(name, s.units.get(name, "")) for name in (first, second)]
+            names = [plots.label(name, unit_of(s, name)) for name in (first, second)]
             phase = plots.new_plot(names[0], names[1], 360, match_aspect=True)
             for name in ("linear", "cubic", "CST"):
                 glyph = plots.lines(phase, self.source, f"{name}u", {name: f"{name}v"})
@@ -168,7 +168,7 @@ class CurveView:
         self.source.data = data
         t, value = self.sample.coord_names[0], self.channel.value
         for order, (plot, form) in enumerate(zip(self.plots, ORDER_NAMES, strict=True)):
-            unit = per(self.sample.units.get(value, ""), self._unit, order)
+            unit = per(unit_of(self.sample, value), self._unit, order)
             plot.yaxis.axis_label = plots.label(form.format(value, t), unit)
         self._show_others()
         self.move()

@@ -130,3 +130,13 @@ def per(unit: str, time: str, order: int) -> str:
     if not time:
         return ""
     return f"{unit or '1'}/{time}{'²' if order == 2 else ''}"
+
+
+def unit_of(sample: Samples, name: str) -> str:
+    """Unit of an axis or channel; "1" and what is unknown are nothing to write.
+
+    >>> unit_of(Samples([0.0, 1.0], [[1.0, 2.0]], units={"t": "1", "value": "mV"}), "t")
+    ''
+    """
+    unit = sample.units.get(name, "")
+    return "" if unit == "1" else unit

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cstformer.errors import CSTError
 from cstformer.estimator import CST
 from cstformer.explorer.files import read_samples
 from cstformer.files import readable
@@ -31,7 +32,10 @@ class Exhibit:
     @cached_property
     def model(self) -> CST:
         """The trained model."""
-        return CST.load(self.folder)
+        try:
+            return CST.load(self.folder)
+        except CSTError as error:  # whoever looks from elsewhere need not know where it lies
+            raise CSTError(str(error).replace(str(self.folder), self.label)) from error
 
     @cached_property
     def samples(self) -> Samples | None:

@@ -16,6 +16,7 @@ import panel as pn
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.explorer.curve_view import CurveView
 from cstformer.explorer.exhibits import Exhibit
+from cstformer.explorer.field_view import FieldView
 from cstformer.explorer.files import MAX_UPLOAD, UPLOADS, as_csv, as_netcdf, buffer, read_upload
 from cstformer.explorer.query import chosen
 from cstformer.explorer.widgets import WIDE, html
@@ -155,7 +156,13 @@ class Page:
         assert samples is not None
         index = [str(i) for i in samples.sample_ids].index(name)
         query = self._query if self.shown is None else self.shown.state()
-        self.shown = CurveView(exhibit.model, samples[index], query, self.act)
+        if exhibit.model.layout_ is not None:
+            stimulus = None if self.sample.value.startswith(UPLOADED) else exhibit.stimulus
+            self.shown = FieldView(exhibit.model, samples[index], query, self.act, stimulus)
+        elif samples.d == 1:
+            self.shown = CurveView(exhibit.model, samples[index], query, self.act)
+        else:
+            raise CSTError(f"the explorer draws curves and frames; this model has {samples.d} axes and no frames")
         self.picks[:], self.extras[:], self.main[:] = self.shown.picks, self.shown.extras, self.shown.main
 
     def receive(self) -> None:

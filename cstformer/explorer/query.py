@@ -35,3 +35,12 @@ def chosen(query: Mapping[str, str], name: str, options: Sequence[str], default:
     ('y', 'x')
     """
     return query[name] if query.get(name) in options else default
+
+
+def switch(query: Mapping[str, str], name: str, default: bool) -> bool:
+    """Whether something is on.
+
+    >>> switch({"waves": "1"}, "waves", False), switch({"waves": "?"}, "waves", False), switch({}, "waves", True)
+    (True, False, True)
+    """
+    return chosen(query, name, ["0", "1"], "01"[default]) == "1"

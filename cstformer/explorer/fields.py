@@ -1,0 +1,199 @@
+"""What the explorer shows of frames: a picture at any instant and resolution, its slopes, attention, waves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from cstformer.errors import CSTError
+from cstformer.explorer.reader import Reader
+from cstformer.fine_frames import fine_frames
+from cstformer.patches import PatchLayout, samples_to_frames
+from cstformer.samples import Samples
+
+VALUE, SLOPE = (0, 0, 0), (1, 0, 0)
+GRADIENT = ((0, 1, 0), (0, 0, 1))
+FLAT = 0.1  # share of the steepest slope in space below which a wave has no direction worth an arrow
+
+
+@dataclass(frozen=True)
+class Film:
+    """The observed frames of one sample of patch tokens."""
+
+    sample: Samples
+
+    @cached_property
+    def layout(self) -> PatchLayout:
+        """How its patches make frames."""
+        if self.sample.layout is None:
+            raise CSTError("these samples are points, not frames; a model of frames needs frames")
+        return self.sample.layout
+
+    @cached_property
+    def times(self) -> Float[np.ndarray, " T"]:
+        """Distinct times of the tokens."""
+        return np.unique(self.sample.coords[0, self.sample.point_observed[0], 0])
+
+    @cached_property
+    def frames(self) -> Float[np.ndarray, "T H W C"]:
+        """Frames at `times`; NaN where nothing was observed."""
+        return samples_to_frames(self.sample.sorted())[0]
+
+    @cached_property
+    def exists(self) -> Bool[np.ndarray, "H W"]:
+        """Pixels that were ever observed."""
+        return ~np.isnan(self.frames).all(axis=(0, 3))
+
+    def nearest(self, t: float) -> int:
+        """Number of the frame whose time is nearest to `t`."""
+        return int(np.abs(self.times - t).argmin())
+
+
+def pictures(
+    reader: Reader, t: float, zoom: int = 1, overlap: int = 1, *, slope: bool = True, gradient: bool = False
+) -> Float[np.ndarray, "k h w C"]:
+    """Value of the whole frame at `t`, its time derivative, and on demand those along rows and columns.
+
+    Fine pixel i lies at i / zoom; see `fine_frames` for `overlap`. All of them come from one pass.
+    """
+    wanted = (VALUE, *((SLOPE,) if slope else ()), *(GRADIENT if gradient else ()))
+    layout = reader.model.layout_
+    assert layout is not None
+    overlap = min(overlap, *layout.patch)
+    return fine_frames(lambda at: np.stack(reader.partials(at, wanted)), layout, [t], zoom=zoom, overlap=overlap)[:, 0]
+
+
+def wave_velocity(slope: Float[np.ndarray, "h w"], gradient: Float[np.ndarray, "2 h w"]) -> Float[np.ndarray, "2 h w"]:
+    r"""Velocity (rows, columns) of level lines, :math:`-\partial_t u\, \nabla u / |\nabla u|^2`; NaN where u is flat.
+
+    A pattern f(x − vt) moves with the part of v along its gradient:
+
+    >>> x = np.arange(5.0)[None].repeat(5, 0)  # u = (x − 3 t)² at t = 0
+    >>> wave_velocity(-6 * x, np.stack([0 * x, 2 * x]))[:, 2, 3].tolist()
+    [0.0, 3.0]
+    """
+    square = (gradient**2).sum(0)
+    steep = square > FLAT**2 * np.nanmax(square, initial=0.0)
+    return np.where(steep, -slope * gradient / np.where(steep, square, 1.0), np.nan)
+
+
+def arrows(velocity: Float[np.ndarray, "2 h w"], zoom: int, count: int = 16) -> dict[str, Float[np.ndarray, " arrows"]]:
+    """Ends x0, y0, x1, y1 of arrows in pixels of the data, about `count` along the longer side.
+
+    Their lengths grow with the speed up to that of the fastest twentieth, which fill their cell; those of less than a
+    fifth of that are left out.
+    """
+    step = max(1, round(max(velocity.shape[1:]) / count))
+    rows, cols = (np.arange(step // 2, size, step) for size in velocity.shape[1:])
+    v = velocity[:, rows][:, :, cols]
+    y0, x0 = np.meshgrid(rows / zoom, cols / zoom, indexing="ij")
+    speed = np.sqrt((v**2).sum(0))
+    moving = np.isfinite(speed) & (speed > 0)
+    if not moving.any():
+        return {name: np.zeros(0) for name in ("x0", "y0", "x1", "y1")}
+    share = np.minimum(1.0, speed / np.quantile(speed[moving], 0.95))
+    drawn = moving & (share >= 0.2)
+    v, speed, y0, x0 = v[:, drawn], speed[drawn], y0[drawn], x0[drawn]
+    length = 0.9 * step / zoom * share[drawn]
+    dy, dx = v / speed * length
+    return {"x0": x0 - dx / 2, "y0": y0 - dy / 2, "x1": x0 + dx / 2, "y1": y0 + dy / 2}
+
+
+def attention_frames(
+    reader: Reader, place: tuple[float, float, float], layer: int | None = None
+) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, "T rows cols"]]:
+    """Times of the observed frames, and how much of each patch the patch at `place` reads, over even attention.
+
+    Parameters
+    ----------
+    place : time, row and column of the reading patch's centre
+    layer : which one; the mean of all by default, and of the heads always
+    """
+    film = Film(reader.context)
+    maps = reader.attention(np.array([place]))[:, :, 0].mean(1)  # (layers, n)
+    share = maps.mean(0) if layer is None else maps[layer]
+    real = reader.context.point_observed[0]
+    coords, rows, cols = reader.context.coords[0, real], *film.layout.grid
+    cell = np.rint((coords[:, 1:] - (np.array(film.layout.patch) - 1) / 2) / film.layout.patch).astype(int)
+    out = np.full((len(film.times), rows, cols), np.nan)
+    out[np.searchsorted(film.times, coords[:, 0]), cell[:, 0], cell[:, 1]] = share[real] * real.sum()
+    return film.times, out
+
+
+def mosaic(tiles: Float[np.ndarray, "T h w"], columns: int) -> Float[np.ndarray, "H W"]:
+    """Tiles side by side, row by row, with a gap of one pixel between them; the rest is NaN.
+
+    >>> mosaic(np.arange(3.0).reshape(3, 1, 1), 2).tolist()
+    [[0.0, nan, 1.0], [nan, nan, nan], [2.0, nan, nan]]
+    """
+    count, h, w = tiles.shape
+    rows = -(-count // columns)
+    out = np.full((rows * (h + 1) - 1, columns * (w + 1) - 1), np.nan)
+    for i, tile in enumerate(tiles):
+        top, left = i // columns * (h + 1), i % columns * (w + 1)
+        out[top : top + h, left : left + w] = tile
+    return out
+
+
+def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "2 m C"]:
+    """Value and time derivative of one pixel at any times."""
+    layout = reader.model.layout_
+    assert layout is not None
+    cell = [i // p for i, p in zip(pixel, layout.patch, strict=True)]
+    inside = [i % p for i, p in zip(pixel, layout.patch, strict=True)]
+    centre = [k * p + (p - 1) / 2 for k, p in zip(cell, layout.patch, strict=True)]
+    at = np.column_stack([times, *np.broadcast_arrays(*(np.full(len(times), x) for x in centre))])
+    values = np.stack(reader.partials(at, (VALUE, SLOPE)))
+    return values.reshape(2, len(times), *layout.patch, layout.channels)[:, :, inside[0], inside[1]]
+
+
+def outline(exists: Bool[np.ndarray, "H W"]) -> tuple[list[list[float]], list[list[float]]]:
+    """Edges between pixels that exist and others, as columns and rows of their ends; a full frame has none.
+
+    >>> outline(np.array([[True, False]]))
+    ([[0.5, 0.5]], [[-0.5, 0.5]])
+    """
+    xs: list[list[float]] = []
+    ys: list[list[float]] = []
+    if exists.all():
+        return xs, ys
+    for row, col in np.argwhere(exists[:, 1:] != exists[:, :-1]).tolist():
+        xs.append([col + 0.5, col + 0.5])
+        ys.append([row - 0.5, row + 0.5])
+    for row, col in np.argwhere(exists[1:] != exists[:-1]).tolist():
+        xs.append([col - 0.5, col + 0.5])
+        ys.append([row + 0.5, row + 0.5])
+    return xs, ys
+
+
+def outside_hidden(picture: Float[np.ndarray, "h w *C"], exists: Bool[np.ndarray, "H W"], zoom: int) -> np.ndarray:
+    """The picture with NaN where no pixel of the data exists."""
+    rows, cols = (
+        np.minimum(np.rint(np.arange(n) / zoom).astype(int), size - 1)
+        for n, size in zip(picture.shape[:2], exists.shape, strict=True)
+    )
+    inside = exists[np.ix_(rows, cols)]
+    return np.where(inside.reshape(*inside.shape, *(1,) * (picture.ndim - 2)), picture, np.nan)
+
+
+def as_samples(picture: Float[np.ndarray, "2 h w C"], t: float, zoom: int, film: Film) -> Samples:
+    """Value and time derivative of a frame as samples that can be saved, one point a fine pixel."""
+    _, h, w, channels = picture.shape
+    row, col = np.meshgrid(np.arange(h) / zoom, np.arange(w) / zoom, indexing="ij")
+    shown = outside_hidden(np.moveaxis(picture, 0, -1).reshape(h, w, -1), film.exists, zoom)
+    suffix = [""] if channels == 1 else [str(i) for i in range(channels)]
+    names = [f"{name}{i}" for i in suffix for name in ("value", "value_t")]
+    coords = np.stack([np.full(h * w, t), row.ravel(), col.ravel()], 1)
+    coord_names = film.sample.coord_names
+    return Samples(
+        coords[None],
+        shown.reshape(1, h * w, -1),
+        coord_names=coord_names,
+        value_names=names,
+        sample_ids=film.sample.sample_ids,
+        units={k: v for k, v in film.sample.units.items() if k in coord_names},
+        origin=film.sample.origin,
+    )
