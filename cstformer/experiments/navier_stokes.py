@@ -26,6 +26,7 @@ from cstformer.experiments.navier_stokes_errors import ZOOMED, Arrays, closer_lo
 from cstformer.experiments.navier_stokes_task import Flows, flow_task, make_data, unseen_times
 from cstformer.experiments.noise_levels import CSTOfLevels
 from cstformer.metrics import paired_test, summary
+from cstformer.samples import Samples
 from cstformer.settings import setting_fields
 
 Row = tuple[str, str]
@@ -225,6 +226,10 @@ class NavierStokesExperiment(Experiment):
         histories = {cell.condition: r.facts["history"] for cell, r in results.items() if cell.model == SMOOTH}
         figures = draw(config, flows, looks, unseen, histories, out)
         return {"table": table, "tests": tests, "figures": figures, "notes": _notes(config, results)}
+
+    def context(self, condition: str, config: Config, seed: int, out: Path) -> Samples:
+        """The given frames of the test flows."""
+        return flow_task(_flows(config, seed, out), *config.settings()[condition]).test
 
 
 EXPERIMENT = NavierStokesExperiment()
