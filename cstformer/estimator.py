@@ -28,7 +28,7 @@ from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
 from cstformer.encoding import FourierEncoding, Nearness
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves, move_patches
+from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves, loud_patches, move_patches
 from cstformer.gaussian_process import Kernel, fit_kernel
 from cstformer.inputs import (
     TOKENS_PER_STEP,
@@ -62,6 +62,7 @@ MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
 ROUGHNESS_SAMPLES = 64  # from which the roughness for auto μ is estimated
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
+FRAME_NOISE = 0.7  # auto noise on frames over that of the data: less than theirs, which the smooth start is fitted to
 COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a training run from which compiling it pays
 COMPILE_MINUTES = 3.0  # a cap below which training never compiles by itself
 COMPILE_ANSWERS_FROM = 1e9  # the same when predicting, which needs fewer kernels
@@ -173,7 +174,8 @@ class CST(Settings, BaseEstimator):
         for module in self.network_.modules():
             if isinstance(module, Nearness):
                 module.spread(self._spacing(some))
-        self.noise_ = self.kernel_.noise if self.noise == "auto" else float(self.noise)
+        share = 1.0 if self.layout_ is None else FRAME_NOISE
+        self.noise_ = share * self.kernel_.noise if self.noise == "auto" else float(self.noise)
         batch = min(self.batch, max(processes, TOKENS_PER_STEP // samples.n))
         run = dataclasses.replace(_plain(self), batch=batch, optimiser=self._optimiser())
         try:
@@ -264,7 +266,9 @@ class CST(Settings, BaseEstimator):
     def _validation(self, mu: float, held_out: Batch, run: Settings, hide: float) -> Validation:
         """Make the loss with this μ and its fixed validation set."""
         mover = self._move if self.layout_ is not None and self.pattern == "context" else None
-        objective = SobolevObjective(self.network_, self._start, run, self.noise_, self.kernel_.noise, mu, mover)
+        cleaner = self._clean if self.layout_ is not None else None
+        noises = self.noise_, self.kernel_.noise
+        objective = SobolevObjective(self.network_, self._start, run, *noises, mu, mover, cleaner)
         n = held_out.points.coords.shape[1]
         patterns = max(1, min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * n)))
         return Validation(objective, held_out, self.seed, patterns, hide)
@@ -421,9 +425,13 @@ class CST(Settings, BaseEstimator):
             parts = list(self._answers(context, queries, terms, wanted))
         shape = (*queries.shape[:2], network.architecture.c)
         out = []
-        for k, q in enumerate(wanted):
-            y = np.concatenate([part[k].reshape(-1, part[k].shape[-1]) for part in parts]).reshape(shape)
-            out.append(self.scaling_.derivative(y, q))
+        try:
+            for k, q in enumerate(wanted):
+                y = np.concatenate([part[k].reshape(-1, part[k].shape[-1]) for part in parts]).reshape(shape)
+                out.append(self.scaling_.derivative(y, q))
+        except MemoryError:
+            size = len(wanted) * math.prod(shape)
+            raise CSTError(f"there is not enough memory for {size:,} answers; ask for fewer at a time") from None
         return out
 
     def attention(self, context: Samples, at: Any, values: Any = None) -> AttentionMaps:
@@ -532,6 +540,13 @@ class CST(Settings, BaseEstimator):
         sizes = [size if count > 1 or self.layout_.periodic else 1 for count, size in tiling]
         row, col = (int(torch.randint(size, (), generator=generator)) for size in sizes)
         return move_patches(points, target, self.layout_, self._pixels(), (row, col))
+
+    def _clean(self, points: Context, target: Tensor) -> Tensor:
+        """Targets without the waves that are noise alone, which would only disturb the gradient."""
+        assert self.layout_ is not None and self.waves_ is not None
+        if not bool((points.observed | ~points.tokens[..., None]).all()):
+            return target
+        return loud_patches(points, target, self.layout_, self._pixels(), self.waves_)
 
     def _pixels(self) -> tuple[np.ndarray, np.ndarray]:
         """Origin and extent, in pixels, of the row and column axes."""
