@@ -181,11 +181,7 @@ def move_patches(
     _, slot, count = _slots(points, layout, pixels)
 
     def moved(x: Tensor) -> Tensor:
-        frames = _place(x, slot, count, layout).roll((-offset[0], -offset[1]), (2, 3))
-        (rows, cols), (p, q) = layout.grid, layout.patch
-        grid = frames.unflatten(3, (cols, q)).unflatten(2, (rows, p)).permute(0, 1, 2, 4, 3, 5, 6)
-        flat = torch.cat([grid.flatten(4).flatten(1, 3), x.new_zeros(len(x), 1, layout.c)], 1)
-        return flat.gather(1, slot[..., None].expand_as(x))
+        return _cut(_place(x, slot, count, layout).roll((-offset[0], -offset[1]), (2, 3)), slot, layout)
 
     observed = moved(points.observed)
     where = points.coords.clone()
@@ -195,6 +191,13 @@ def move_patches(
             last = _pixel(where[..., 1 + axis], pixels, axis) + (layout.patch[axis] - 1) / 2
             observed &= (last < layout.padded[axis] - 0.5)[..., None]
     return Context(where, moved(points.values), observed), moved(target)
+
+
+def loud_patches(points: Context, target: Tensor, layout: PatchLayout, pixels: Pixels, waves: Waves) -> Tensor:
+    """Other values of the same patches without the bands of waves that are noise alone; all pixels must be seen."""
+    _, slot, count = _slots(points, layout, pixels)
+    frames = _place(target, slot, count, layout)
+    return _cut(waves.join(waves.split(frames), *layout.frame), slot, layout)
 
 
 def _slots(points: Context, layout: PatchLayout, pixels: Pixels) -> tuple[Tensor, Tensor, int]:
@@ -219,6 +222,14 @@ def _place(x: Tensor, slot: Tensor, count: int, layout: PatchLayout) -> Tensor:
     flat.scatter_(1, slot[..., None].expand_as(x), x)
     grid = flat[:, :-1].unflatten(1, (count, rows, cols)).unflatten(-1, (p, q, layout.channels))
     return grid.permute(0, 1, 2, 4, 3, 5, 6).flatten(4, 5).flatten(2, 3)
+
+
+def _cut(frames: Tensor, slot: Tensor, layout: PatchLayout) -> Tensor:
+    """Tokens (B, n, c) of frames: the inverse of `_place`."""
+    (rows, cols), (p, q) = layout.grid, layout.patch
+    grid = frames.unflatten(3, (cols, q)).unflatten(2, (rows, p)).permute(0, 1, 2, 4, 3, 5, 6)
+    flat = torch.cat([grid.flatten(4).flatten(1, 3), frames.new_zeros(len(frames), 1, layout.c)], 1)
+    return flat.gather(1, slot[..., None].expand(-1, -1, layout.c))
 
 
 def _fill(frames: Tensor, seen: Tensor, exists: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from cstformer.transformer import Context, ContinuousTransformer
 
 Starter = Callable[[Context], Start]
 Mover = Callable[[Context, Tensor, Generator], tuple[Context, Tensor]]
+Cleaner = Callable[[Context, Tensor], Tensor]
 MAX_QUERIES = 128  # real points of a sample that a training step asks about
 HIDDEN_FIRST = 4  # how many times as likely it asks about a patch of a hidden frame
 
@@ -58,6 +59,8 @@ class SobolevObjective:
         Weight of the Sobolev term.
     mover : callable, optional
         From points, their targets and a generator to other points of the same groups, asked for in every second step.
+    cleaner : callable, optional
+        From points and their targets to targets with less noise of the same mean; for the squared loss alone.
     """
 
     def __init__(
@@ -69,8 +72,9 @@ class SobolevObjective:
         data_noise: float,
         mu: float,
         mover: Mover | None = None,
+        cleaner: Cleaner | None = None,
     ):
-        self.mover = mover
+        self.mover, self.cleaner = mover, cleaner if settings.p == 2 else None
         self.network, self.starter, self.settings = network, starter, settings
         self.noise, self.data_noise, self.mu = noise, data_noise, mu
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
@@ -81,14 +85,18 @@ class SobolevObjective:
         s, points = self.settings, batch.points
         keep = sampling.hide_points(points.tokens, s.hide, generator, batch.groups)
         context, target = self._disturb(points, keep, generator)
+        if self.cleaner is not None:
+            target = self.cleaner(points, target)
         low, high = sampling.box(points.coords, points.tokens)
         dummies = sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
         if self.mover is not None and int(torch.randint(2, (), generator=generator)) == 0:
             points, target = self.mover(points, target, generator)
         if points.tokens.shape[1] > MAX_QUERIES and self.network.architecture.pattern == "context":
             # Queries do not read each other: of large samples a few random points are enough a step.
-            some = draw(torch.rand, points.tokens.shape, generator).to(keep.device).masked_fill(~points.tokens, 2)
-            some = some.argsort(1)[:, :MAX_QUERIES]
+            some = draw(torch.rand, points.tokens.shape, generator).to(keep.device)
+            if batch.groups is not None:
+                some = torch.where(keep, some, some / HIDDEN_FIRST)
+            some = some.masked_fill(~points.tokens, 2).argsort(1)[:, :MAX_QUERIES]
             take = lambda x: x.gather(1, some[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
             points = Context(take(points.coords), take(points.values), take(points.observed))
             target, keep = take(target), keep.gather(1, some)

@@ -8,7 +8,7 @@ from small_models import blob, fit_quickly
 
 from cstformer import CST, PatchLayout, Samples, frame_queries, frames_to_samples, samples_to_frames
 from cstformer.derivatives import plan, up_to
-from cstformer.frame_start import frame_noise, frame_series, frame_start, move_patches
+from cstformer.frame_start import frame_noise, frame_series, frame_start, loud_patches, move_patches
 from cstformer.gaussian_process import Kernel, posterior_weights
 from cstformer.objective import Batch
 from cstformer.patches import stitch
@@ -204,6 +204,46 @@ def test_moved_patches_stay_inside_a_frame_with_edges():
     assert np.array_equal(moved[1, 0, 1], movie[1, 2:6, 4:8], equal_nan=True)
     assert np.array_equal(moved[2, 1, 2, :, :2], movie[2, 6:10, 8:])
     assert np.isnan(moved[2, 1, 2, :, 2:]).all()
+
+
+def test_targets_keep_the_waves_that_are_more_than_noise():
+    """Of two waves, one in a loud and one in a quiet band, the first is left, in the same patches."""
+    place = np.arange(16) * 2 * np.pi / 16
+    slow, fast = np.cos(place)[:, None] * np.ones(16), np.sin(6 * place) * np.ones((16, 1))
+    frames = Frames(np.stack([slow, 2 * slow + fast, fast]), periodic=True)
+    loud = Waves((1.0,) * 12, (KERNEL, KERNEL, None, None, None, None), 0.1, periodic=True)
+    target = torch.tensor(frames_to_samples(np.stack([slow + fast, fast, 3 * slow]), (4, 4)).values)
+    left = loud_patches(frames.points, target, frames.layout, frames.pixels, loud)
+    want = frames_to_samples(np.stack([slow, 0 * fast, 3 * slow]), (4, 4)).values
+    torch.testing.assert_close(left, torch.tensor(want), rtol=0, atol=1e-12)
+
+
+def test_targets_are_cleaned_unless_pixels_are_missing():
+    samples = frames_to_samples(waves(6, 8, 8), (4, 4), window=4, stride=1, periodic=True)
+    model = fit_quickly(CST.preset("smoke", steps=1), samples)
+    points = model.scaling_.batch(samples, torch.float32, model.device_).points
+    noise = torch.randn(points.values.shape, generator=torch.Generator().manual_seed(0))
+    assert float(model._clean(points, noise).square().mean()) < 0.9 * float(noise.square().mean())
+    points.observed[0, 0, 0] = False
+    assert model._clean(points, noise) is noise
+
+
+def test_frames_have_heads_that_look_near_patches_and_muon_but_curves_do_not():
+    samples = frames_to_samples(waves(6, 8, 16), (4, 4), window=4, stride=1, periodic=True)
+    model = fit_quickly(CST.preset("smoke", steps=1, width=64, heads=32), samples)
+    nearness = model.network_.blocks[1].attention.nearness
+    # Four frames, two rows and four columns of patches; rows and columns go round the frame.
+    spacing = torch.tensor([1 / 3, 1.0, 1 / 3])
+    torch.testing.assert_close(nearness.log_width.detach().mean(0).exp(), 0.55 * spacing, rtol=0.3, atol=0)
+    torch.testing.assert_close(nearness.period, torch.tensor([4.0, 2.0, 4 / 3]))
+    assert model.network_.architecture.guess and model._optimiser() == "muon"
+    plain = fit_quickly(CST.preset("smoke", steps=1, nearness="never", start="linear", optimiser="adamw"), samples)
+    assert not (plain.network_.architecture.near or plain.network_.architecture.guess)
+    assert plain._optimiser() == "adamw"
+    t = np.linspace(0, 1, 8)
+    curves = fit_quickly(CST.preset("smoke", steps=1), Samples(t, np.sin(t + np.arange(6)[:, None])))
+    assert not (curves.network_.architecture.near or curves.network_.architecture.guess)
+    assert curves._optimiser() == "adamw"
 
 
 def test_training_asks_for_moved_patches_every_second_step(monkeypatch):

@@ -180,6 +180,37 @@ def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
     assert means[0] == pytest.approx(means[1], rel=0.05)
 
 
+def test_hidden_frames_are_asked_first(monkeypatch):
+    """Of four hidden and eight visible points, five of which are asked, more than half are hidden ones."""
+    o, points = objective(mu=0.0, hide=0.01), batch(n=12)
+    groups = torch.arange(12).div(4, rounding_mode="floor").expand(2, -1)
+    hidden, answers = [], SobolevObjective._answers
+
+    def spy(self, context, points, keep, dummies, order):
+        hidden.append(float((~keep).double().mean()))
+        return answers(self, context, points, keep, dummies, order)
+
+    monkeypatch.setattr(SobolevObjective, "_answers", spy)
+    monkeypatch.setattr("cstformer.objective.MAX_QUERIES", 5)
+    with torch.no_grad():
+        for seed in range(50):
+            o.loss(Batch(points.points, groups), generator(seed))
+    assert 0.5 < sum(hidden) / 50 < 0.8
+
+
+def test_targets_are_cleaned_for_the_squared_loss_alone():
+    """Targets of zero instead of the data: the loss is then the mean square of the answer."""
+    clean = lambda points, target: torch.zeros_like(target)  # noqa: E731
+    for p, cleaned in ((2.0, True), (3.0, False)):
+        o = objective(mu=0.0, hide=0.0, p=p)
+        o = SobolevObjective(o.network, o.starter, o.settings, 0.0, 0.0, 0.0, cleaner=clean)
+        y = o._answers(*_everything(), 0)[0]
+        points = batch().points
+        target = torch.zeros_like(y) if cleaned else points.values
+        want = (y - target).abs().pow(p)[points.observed].mean()
+        assert float(o.loss(batch(), generator(0)).detach()) == pytest.approx(float(want.detach()))
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_rare_sobolev_term_is_unbiased(pattern):
     """Computed in one of three random steps with three times the weight, it is the same loss on average."""

@@ -15,7 +15,7 @@ from cstformer.settings import PRESETS, Settings, check_settings, preset, settin
 from cstformer.transformer import Architecture, parameter_count
 
 
-@pytest.mark.parametrize("name", ["default", "paper", "smoke"])
+@pytest.mark.parametrize("name", ["default", "frames", "paper", "smoke"])
 def test_every_preset_is_valid_and_constructs(name):
     check_settings(preset(name))
     model = CST.preset(name)

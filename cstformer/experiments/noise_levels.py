@@ -26,7 +26,7 @@ class CSTOfLevels(CST):
     def _validation(self, mu: float, held_out: Batch, run: Settings, hide: float) -> Validation:
         validation = super()._validation(mu, held_out, run, hide)
         o = validation.objective
-        objective = _Objective(o.network, o.starter, o.settings, o.noise, o.data_noise, o.mu, o.mover)
+        objective = _Objective(o.network, o.starter, o.settings, o.noise, o.data_noise, o.mu, o.mover, o.cleaner)
         objective.sample_noise = self._sample_noise
         validation.objective = objective
         return validation
