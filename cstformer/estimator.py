@@ -120,7 +120,7 @@ class CST(Settings, BaseEstimator):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> CST:
-        """Make an estimator with the settings of a preset (default, paper, smoke) and your changes to them."""
+        """Make an estimator with the settings of a preset (default, frames, paper, smoke) and your changes to them."""
         return cls(**{**preset(name), **changes})
 
     def set_params(self, **settings: Any) -> CST:
