@@ -8,6 +8,7 @@ import pytest
 
 from cstformer.datasets.navier_stokes import Law
 from cstformer.datasets.navier_stokes_reader import Solutions
+from cstformer.estimator import CST
 from cstformer.experiments import base
 from cstformer.experiments import navier_stokes as ns
 from cstformer.experiments import navier_stokes_errors as errors
@@ -138,6 +139,8 @@ def test_presets_make_models_that_accept_their_settings():
             model = ns._model(cell.model, preset, seed=3)
             getattr(model, "_check_settings", lambda: None)()
             assert model.seed == 3
+            if isinstance(model, CST):
+                assert model.pattern == ("joint" if cell.model == ns.JOINT else "context")
     orders = [ns._model(ns.ablation(k), ns.Config(), 0).order for k in ns.ORDERS]
     assert orders == [0, 1, 2]
 
