@@ -228,7 +228,7 @@ def test_targets_are_cleaned_unless_pixels_are_missing():
     assert model._clean(points, noise) is noise
 
 
-def test_frames_have_heads_that_look_near_patches_and_muon_but_curves_do_not():
+def test_frames_have_heads_that_look_near_patches_and_muon_but_curves_do_not(tmp_path):
     samples = frames_to_samples(waves(6, 8, 16), (4, 4), window=4, stride=1, periodic=True)
     model = fit_quickly(CST.preset("smoke", steps=1, width=64, heads=32), samples)
     nearness = model.network_.blocks[1].attention.nearness
@@ -237,6 +237,9 @@ def test_frames_have_heads_that_look_near_patches_and_muon_but_curves_do_not():
     torch.testing.assert_close(nearness.log_width.detach().mean(0).exp(), 0.55 * spacing, rtol=0.3, atol=0)
     torch.testing.assert_close(nearness.period, torch.tensor([4.0, 2.0, 4 / 3]))
     assert model.network_.architecture.guess and model._optimiser() == "muon"
+    model.save(tmp_path / "model")
+    at = frame_queries(samples.layout, [0.5])
+    assert np.array_equal(CST.load(tmp_path / "model").predict(samples, at), model.predict(samples, at))
     plain = fit_quickly(CST.preset("smoke", steps=1, nearness="never", start="linear", optimiser="adamw"), samples)
     assert not (plain.network_.architecture.near or plain.network_.architecture.guess)
     assert plain._optimiser() == "adamw"

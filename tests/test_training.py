@@ -475,9 +475,10 @@ def test_the_state_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 # The whole of CST through the loop
 
 
-def test_cst_resumed_is_bit_identical_and_refuses_other_data(tmp_path, monkeypatch):
-    samples, model = waves(), CST.preset("smoke", steps=8)
-    whole = fit_quickly(CST.preset("smoke", steps=8), samples).network_.state_dict()
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_cst_resumed_is_bit_identical_and_refuses_other_data(tmp_path, monkeypatch, optimiser):
+    samples, model = waves(), CST.preset("smoke", steps=8, optimiser=optimiser)
+    whole = fit_quickly(CST.preset("smoke", steps=8, optimiser=optimiser), samples).network_.state_dict()
     with monkeypatch.context() as patch:
         from cstformer.objective import SobolevObjective
 
@@ -493,7 +494,7 @@ def test_cst_resumed_is_bit_identical_and_refuses_other_data(tmp_path, monkeypat
         fit_quickly(model, samples, state=tmp_path / "state")
     assert (model.report_.ended, model.report_.steps) == ("interrupted", 4)
     with pytest.raises(CSTError, match="other settings or data"):
-        fit_quickly(CST.preset("smoke", steps=8), waves(seed=1), state=tmp_path / "state")
+        fit_quickly(CST.preset("smoke", steps=8, optimiser=optimiser), waves(seed=1), state=tmp_path / "state")
     fit_quickly(model, samples, state=tmp_path / "state")
     assert same(model.network_.state_dict(), whole)
 
