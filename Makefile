@@ -25,7 +25,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 -m "not long"
 
 test-long: setup
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long -v -rP
 
 docs: setup
 	$(BIN)/mkdocs build --strict

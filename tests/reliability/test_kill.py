@@ -68,6 +68,7 @@ def test_twenty_killed_fits(curves, tmp_path):
         check_killed_fit(folder, curves, weights(tmp_path / "whole"))
         if killed == 20:
             break
+    print(f"{killed} fits killed, all ended with the weights of an undisturbed one")
 
 
 # Experiments, which use several processes
@@ -134,6 +135,7 @@ def test_twenty_killed_generations(tmp_path):
         assert zarr_arrays(tmp_path / f"{number}/out.zarr") == zarr_arrays(tmp_path / "whole.zarr")
         if killed == 20:
             break
+    print(f"{killed} generations killed, all ended with the same numbers")
 
 
 @pytest.mark.long
@@ -155,6 +157,7 @@ def test_twenty_killed_preprocessings(tmp_path):
         complete(tmp_path / f"{number}/out.zarr")
         if killed == 20:
             break
+    print(f"{killed} preprocessings killed, none left a part of a recording")
 
 
 # Saving
