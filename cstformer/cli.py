@@ -663,13 +663,24 @@ def _bench(args: argparse.Namespace) -> int:
 def _add_models(commands) -> None:
     parser = _command(commands, "models", "the paper's parameter tables, ours next to the paper's", _models)
     parser.add_argument("--experiment", metavar="NAME", help="only spirals, video, navier-stokes or calcium")
+    parser.add_argument("--cost", action="store_true", help="instead: what training on a long recording takes")
+    parser.add_argument("--hours", type=float, default=100.0, help="with --cost: length of the recording (default 100)")
+    parser.add_argument("--processes", type=int, default=1, help="with --cost: how many share a batch (default 1)")
+    parser.add_argument("--strategy", default="ddp", help="with --cost: ddp or fsdp (default ddp)")
+    parser.add_argument("--speed", type=float, help="with --cost: 10⁹ operations a second that a process sustains")
 
 
 def _models(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from cstformer.report.models import parameter_tables
+    from cstformer.report.models import cost_table, parameter_tables
+    from cstformer.settings import check_settings
 
+    if args.cost:
+        check_settings({"strategy": args.strategy})
+        numbers = (args.hours, args.processes, args.strategy, args.speed)
+        Console().print(cost_table(args.experiment or "calcium", *numbers))
+        return 0
     for table in parameter_tables(args.experiment):
         Console().print(table)
     return 0
