@@ -40,6 +40,7 @@ from cstformer.settings import setting, setting_fields
 from cstformer.transformer import Context
 
 NUMBERS_PER_PASS = 2**20  # values of all frames of one pass without gradients: bounds the memory (features are more)
+NOISE_SAMPLES = 200  # from which the noise of the data is estimated
 SAME_TIME = 1e-6  # times closer than this, domain = 1, are the same
 
 _USED = "hide noise steps batch learning_rate warmup weight_decay clip validation patience max_minutes seed"
@@ -212,7 +213,8 @@ class SequenceBaseline(NeuralBaseline):
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         self.noise_ = self.data_noise_ = 0.0
         if self.noise != 0:  # the same estimate of the noise in the data as CST makes
-            self.data_noise_ = GaussianProcess(seed=self.seed).fit(samples).kernel_.noise
+            few = np.random.default_rng(self.seed).permutation(len(samples))[:NOISE_SAMPLES]
+            self.data_noise_ = GaussianProcess(seed=self.seed).fit(samples[np.sort(few)]).kernel_.noise
             self.noise_ = self.data_noise_ if self.noise == "auto" else float(self.noise)
         super()._fit(samples, state, progress)
 
@@ -329,7 +331,7 @@ def answer(
 ) -> Float[Tensor, "B m c"]:
     """Ask the network for each distinct time once, and cut the patches out of its pictures."""
     times, which = distinct(x[..., 0])
-    size = max(1, NUMBERS_PER_PASS // (len(frames) * frames.values[0].numel()))
+    size = max(1, NUMBERS_PER_PASS // (len(frames) * frames.values[0, 0].numel()))  # frames of the answer
     out: Tensor | None = None
     for first in range(0, times.shape[1], size):
         y = network(frames, times[:, first : first + size])  # (B, size, S…)

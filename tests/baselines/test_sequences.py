@@ -265,7 +265,7 @@ def test_of_a_movie_the_first_and_the_last_frame_are_never_hidden():
         assert shown.times[:, 0].tolist() == pytest.approx([0.0, 0.1])
         assert shown.times[:, -1].tolist() == pytest.approx([1.0, 0.6])
         counts |= {tuple(shown.counts.tolist())}
-    assert {(4, 3), (2, 2)} <= counts  # none, or all that lie between
+    assert (2, 2) in counts and len(counts) > 1  # all that lie between, or fewer
 
 
 def test_some_targets_are_chosen_among_present_frames():
