@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from cstformer.errors import CSTError, unknown
 
+ALL = "all"
 EXPERIMENTS = ("spirals", "attention", "navier-stokes", "cost")
 
 
@@ -507,13 +508,14 @@ def _add_run(commands) -> None:
         "run",
         "run an experiment of the paper",
         _run,
-        f"experiments: {', '.join(EXPERIMENTS)}\n"
+        f"experiments: {', '.join(EXPERIMENTS)}; all: each of them, and one page over all\n"
         "An interrupted run goes on where it stopped; rows that are done are not done again.",
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=f"{', '.join(EXPERIMENTS)} or all")
     parser.add_argument("--preset", default="default", help="smoke (seconds), default (two cores, an hour) or paper")
     parser.add_argument("--out", metavar="DIR", help="where results go (default runs/EXPERIMENT-PRESET)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--markdown", metavar="FILE", help="also write the tables to a file (RESULTS.md)")
     parser.add_argument("--models", help="only these rows or rivals, with commas; `all`: every rival that applies")
     parser.add_argument("--devices", type=int, help="processes that train each CST together (default 1)")
     parser.add_argument("--strategy", help="what they keep: all weights (ddp, the default) or a share of them (fsdp)")
@@ -521,36 +523,57 @@ def _add_run(commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    import importlib
-
-    from cstformer.experiments.base import run_experiment
-    from cstformer.settings import check_settings
-
-    if args.experiment not in EXPERIMENTS:
-        raise unknown("experiment", args.experiment, EXPERIMENTS)
-    module = importlib.import_module(f"cstformer.experiments.{args.experiment.replace('-', '_')}")
+    if args.experiment not in (*EXPERIMENTS, ALL):
+        raise unknown("experiment", args.experiment, (*EXPERIMENTS, ALL))
     out = Path(args.out or f"runs/{args.experiment}-{args.preset}")
     models = None if args.models is None else args.models.split(",")
-    processes = {k: getattr(args, k) for k in ("devices", "strategy") if getattr(args, k) is not None}
-    check_settings(processes)
-    run_experiment(module.EXPERIMENT, args.preset, out, args.seed, models, quiet=args.quiet, cst=processes)
+    markdown = None if args.markdown is None else Path(args.markdown)
+    if args.experiment == ALL:
+        return _run_all(args, out, models, markdown)
+
+    from cstformer.experiments.base import run_experiment
+    from cstformer.experiments.finished import load_experiment
+    from cstformer.report.tables import write_results_md
+
+    result = run_experiment(load_experiment(args.experiment), args.preset, out, args.seed, models, quiet=args.quiet)
+    if markdown is not None:
+        write_results_md([result], markdown)
+    return 0
+
+
+def _run_all(args: argparse.Namespace, out: Path, models: list[str] | None, markdown: Path | None) -> int:
+    from cstformer.experiments.run_all import run_all
+
+    if models is not None:
+        raise CSTError("--models chooses rows of one experiment; leave it out with `all`")
+    missing = run_all(EXPERIMENTS, args.preset, out, args.seed, markdown, args.quiet)
+    for written in filter(None, (out / "report.html", markdown)):
+        print(f"wrote {written}")
+    if missing:
+        raise CSTError(f"not run: {', '.join(missing)} (the reasons are above and in the report)")
     return 0
 
 
 def _add_report(commands) -> None:
     parser = _command(commands, "report", "make the self-contained report.html of a run", _report)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="directories written by `cst run`")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="directories written by `cst run` (also of all)")
     parser.add_argument("--markdown", metavar="FILE", help="also write the tables of all RUNs to one file (RESULTS.md)")
 
 
 def _report(args: argparse.Namespace) -> int:
-    from cstformer.report.page import write_report
+    from cstformer.report.page import results_in, write_overview, write_report
     from cstformer.report.tables import load_result, write_results_md
 
-    for run in args.runs:
-        print(f"wrote {write_report(Path(run))}")
+    runs: list[Path] = []
+    for run in map(Path, args.runs):
+        inside = [] if (run / "result.json").exists() else results_in(run)
+        for each in inside or [run]:
+            print(f"wrote {write_report(each)}")
+        if inside:
+            print(f"wrote {write_overview(run)}")
+        runs += inside or [run]
     if args.markdown:
-        print(f"wrote {write_results_md([load_result(Path(run)) for run in args.runs], args.markdown)}")
+        print(f"wrote {write_results_md([load_result(run) for run in runs], args.markdown)}")
     return 0
 
 

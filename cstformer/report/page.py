@@ -1,4 +1,4 @@
-"""One self-contained HTML page per run: opens from disk, loads nothing, prints well."""
+"""One self-contained HTML page per run, and one over all of them: opens from disk, loads nothing, prints well."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from cstformer.errors import CSTError
 from cstformer.files import atomic_path
@@ -36,6 +36,10 @@ IMAGE_TYPES = {
 }
 
 
+ORDER = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
+"""Experiments as the paper has them."""
+
+
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """Write `report.html` into a run's folder from its `result.json` and figures; return its path."""
     folder = Path(run_dir)
@@ -49,9 +53,6 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
 
 def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> str:
     """Make the page's text; figures are read from ``folder`` and put into it."""
-    # Every text of a result is foreign: it is escaped, wherever it stands.
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = resources.files("cstformer.report").joinpath("page.html").read_text(encoding="utf-8")
     tables = groups(result)
     facts = {
         "preset": result["preset"],
@@ -59,7 +60,7 @@ def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> st
         "time": format_duration(result["seconds"]),
         "machine": describe_machine(result["machine"]),
     }
-    return environment.from_string(template).render(
+    return _template("page.html").render(
         title=result["experiment"],
         facts=facts,
         headlines=[line for line in map(headline, tables) if line],
@@ -72,6 +73,59 @@ def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> st
         settings=flatten(result["settings"]),
         versions=flatten(result["versions"]),
     )
+
+
+def write_overview(folder: str | os.PathLike[str], missing: Mapping[str, str] | None = None) -> Path:
+    """Write `report.html` over the runs in a folder (``cst run all``), each in a folder of the experiment's name.
+
+    ``missing`` gives the reason for each experiment that could not be run.
+    """
+    folder = Path(folder)
+    target = folder / "report.html"
+    text = render_overview({run.name: load_result(run) for run in results_in(folder)}, folder, missing or {})
+    with atomic_path(target) as tmp:
+        tmp.write_text(text, encoding="utf-8")
+    return target
+
+
+def results_in(folder: str | os.PathLike[str]) -> list[Path]:
+    """Folders right inside this one that hold a result, in the order of the paper, others behind."""
+    root = Path(folder).resolve()
+    runs = [path.parent for path in Path(folder).glob("*/result.json") if path.resolve().is_relative_to(root)]
+    place = {name: i for i, name in enumerate(ORDER)}
+    return sorted(runs, key=lambda run: (place.get(run.name, len(ORDER)), run.name))
+
+
+def render_overview(results: Mapping[str, Mapping[str, Any]], folder: Path, missing: Mapping[str, str]) -> str:
+    """Make the text of the page over all results: who wins, the tables, the first figure of each."""
+    if not results and not missing:
+        raise CSTError(f"{folder} holds no result; `cst run all` writes one folder an experiment")
+    parts = []
+    for name, result in results.items():
+        tables = groups(result)
+        made = (result["preset"], f"seed {format_number(result['seed'])}", format_duration(result["seconds"]))
+        parts.append(
+            {
+                "name": name,
+                "facts": ", ".join(made),
+                "tables": tables,
+                "headlines": [line for line in map(headline, tables) if line],
+                "figures": [_figure(entry, folder / name) for entry in result["figures"][:1]],
+                "command": command_of(result),
+            }
+        )
+    machines = dict.fromkeys(describe_machine(result["machine"]) for result in results.values())
+    total = format_duration(sum(result["seconds"] for result in results.values()))
+    facts = {"experiments": str(len(parts)), "time": total, "machine": "; ".join(machines) or "–"}
+    return _template("overview.html").render(title="All experiments", facts=facts, parts=parts, missing=missing)
+
+
+def _template(name: str) -> Template:
+    """A page's template; every text of a result is foreign and is escaped, wherever it stands."""
+    files = resources.files("cstformer.report")
+    loader = FunctionLoader(lambda part: files.joinpath(part).read_text(encoding="utf-8"))
+    look: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **look).get_template(name)
 
 
 def headline(group: Group) -> dict[str, str] | None:
