@@ -51,19 +51,19 @@ class CurveView:
         start = number(query, "t", (low + high) / 2, low, high)
         name = plots.label(s.coord_names[0], self._unit)
         self.time: Any = pn.widgets.FloatSlider(
-            name=f"Time {name}", start=low, end=high, step=(high - low) / 1000, value=start, format="0.0000", **WIDE
+            label=f"Time {name}", start=low, end=high, step=(high - low) / 1000, value=start, format="0.0000", **WIDE
         )
         names = list(s.value_names)
         self.channel: Any = pn.widgets.Select(
-            name="Value", options=names, value=chosen(query, "value", names, names[0]), visible=s.c > 1, **WIDE
+            label="Value", options=names, value=chosen(query, "value", names, names[0]), visible=s.c > 1, **WIDE
         )
         most = max(0, int(s.point_observed[0].sum()) - 2)
         self.removed: Any = pn.widgets.IntSlider(
-            name="Points taken away", start=0, end=max(1, most), value=int(number(query, "gaps", 0, 0, most)), **WIDE
+            label="Points taken away", start=0, end=max(1, most), value=int(number(query, "gaps", 0, 0, most)), **WIDE
         )
         self.removed.disabled = most == 0
         self.noise: Any = pn.widgets.FloatSlider(
-            name="Noise added (sd / sd of the values)",
+            label="Noise added (sd / sd of the values)",
             start=0,
             end=1,
             step=0.01,
@@ -72,10 +72,10 @@ class CurveView:
         )
         shown = [name for name in ("linear", "cubic") if name in query.get("with", "linear,cubic").split(",")]
         self.others: Any = pn.widgets.CheckBoxGroup(
-            name="Beside CST", options={"linear": "linear", "cubic spline": "cubic"}, value=shown, inline=True, **WIDE
+            label="Beside CST", options={"linear": "linear", "cubic spline": "cubic"}, value=shown, inline=True, **WIDE
         )
-        self.again = pn.widgets.Button(name="Draw again", **WIDE)
-        self.restore = pn.widgets.Button(name="As observed", **WIDE)
+        self.again = pn.widgets.Button(label="Draw again", **WIDE)
+        self.restore = pn.widgets.Button(label="As observed", **WIDE)
         self.readout = html("", css_classes=["readout"])
         self.picks = [self.channel, self.readout]
         self.extras = [

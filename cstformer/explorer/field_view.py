@@ -61,7 +61,7 @@ class FieldView:
         (height, width), channels = self.layout.frame, self.layout.channels
         name = plots.label(self.film.sample.coord_names[0], self._unit)
         self.time: Any = pn.widgets.FloatSlider(
-            name=f"Time {name}",
+            label=f"Time {name}",
             start=self.low,
             end=self.high,
             step=(self.high - self.low) / 1000,
@@ -71,30 +71,30 @@ class FieldView:
         )
         zooms = [f"{z}×" for z in (1, 2, 4, 8) if z == 1 or height * width * z**2 <= FINEST]
         self.zoom: Any = pn.widgets.RadioButtonGroup(
-            name="Resolution", options=zooms, value=chosen(query, "zoom", zooms, zooms[0]), **WIDE
+            label="Resolution", options=zooms, value=chosen(query, "zoom", zooms, zooms[0]), **WIDE
         )
         blended = len(self.layout.centres) <= BLENDED and min(self.layout.patch) > 1
         self.blend: Any = pn.widgets.Checkbox(
-            name="Blend overlapping patches", value=switch(query, "blend", blended), **WIDE
+            label="Blend overlapping patches", value=switch(query, "blend", blended), **WIDE
         )
         brain = self.stimulus is not None or not self.film.exists.all()
-        self.waves: Any = pn.widgets.Checkbox(name="Wave direction", value=switch(query, "waves", brain), **WIDE)
+        self.waves: Any = pn.widgets.Checkbox(label="Wave direction", value=switch(query, "waves", brain), **WIDE)
         options = ["colours", *map(str, range(3))] if channels == 3 else [str(i) for i in range(channels)]
         self.channel: Any = pn.widgets.Select(
-            name="Channel", options=options, value=chosen(query, "channel", options, options[0]), **WIDE
+            label="Channel", options=options, value=chosen(query, "channel", options, options[0]), **WIDE
         )
         self.channel.visible = channels > 1
         places = np.argwhere(self.film.exists)
         row, col = places[((places - np.array([height - 1, width - 1]) / 2) ** 2).sum(1).argmin()]
         self.row: Any = pn.widgets.IntSlider(
-            name="Row [pixel]",
+            label="Row [pixel]",
             start=0,
             end=max(1, height - 1),
             value=int(number(query, "row", row, 0, height - 1)),
             **WIDE,
         )
         self.col: Any = pn.widgets.IntSlider(
-            name="Column [pixel]",
+            label="Column [pixel]",
             start=0,
             end=max(1, width - 1),
             value=int(number(query, "col", col, 0, width - 1)),
@@ -102,7 +102,7 @@ class FieldView:
         )
         layers = [ALL_LAYERS, *(str(i + 1) for i in range(self.model.layers))]
         self.layer: Any = pn.widgets.Select(
-            name="Attention of layer", options=layers, value=chosen(query, "layer", layers, layers[0]), **WIDE
+            label="Attention of layer", options=layers, value=chosen(query, "layer", layers, layers[0]), **WIDE
         )
         self.picks = [self.channel, html("<h2>Resolution</h2>"), self.zoom, self.blend, self.waves]
         hint = "<p class='hint'>Click into a picture, or move row and column.</p>"

@@ -172,7 +172,7 @@ def outline(exists: Bool[np.ndarray, "H W"]) -> tuple[list[list[float]], list[li
 def outside_hidden(picture: Float[np.ndarray, "h w *C"], exists: Bool[np.ndarray, "H W"], zoom: int) -> np.ndarray:
     """The picture with NaN where no pixel of the data exists."""
     rows, cols = (
-        np.minimum(np.rint(np.arange(n) / zoom).astype(int), size - 1)
+        np.minimum((np.arange(n) / zoom + 0.5).astype(int), size - 1)
         for n, size in zip(picture.shape[:2], exists.shape, strict=True)
     )
     inside = exists[np.ix_(rows, cols)]

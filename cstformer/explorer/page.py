@@ -30,12 +30,16 @@ UPLOADED = "uploaded: "
 class Dropper(pn.widgets.FileDropper):
     """A place for files that holds no more than it may, whatever the browser sends."""
 
+    refuse: Callable[[str], None]
+    """Told why a file is not taken."""
+
     def _process_event(self, event: Any) -> None:
         held = sum(len(part) for parts in self._file_buffer.values() for part in parts)
         if event.event_name == "upload_event" and held + len(event.data["data"]) > MAX_UPLOAD:
             self._file_buffer.clear()
-            raise CSTError(f"the file has more than the {MAX_UPLOAD // 2**20} MB allowed")
-        super()._process_event(event)
+            self.refuse(f"{event.data['name']} has more than the {MAX_UPLOAD // 2**20} MB allowed")
+        elif event.event_name != "upload_event" or event.data["chunk"] == 1 or event.data["name"] in self._file_buffer:
+            super()._process_event(event)
 
 
 class Page:
@@ -48,15 +52,16 @@ class Page:
         self._listing = False
         labels = list(self.exhibits)
         label = chosen(query, "model", labels, labels[0])
-        self.model = pn.widgets.Select(name="Model", options=labels, value=label, visible=len(labels) > 1, **WIDE)
-        self.sample = pn.widgets.Select(name="Sample", options=[], **WIDE)
+        self.model = pn.widgets.Select(label="Model", options=labels, value=label, visible=len(labels) > 1, **WIDE)
+        self.sample = pn.widgets.Select(label="Sample", options=[], **WIDE)
         self.message = html("", css_classes=["message"], visible=False)
         self.drop = Dropper(
             accepted_filetypes=list(UPLOADS), max_file_size=f"{MAX_UPLOAD // 2**20}MB", height=76, **WIDE
         )
+        self.drop.refuse = self.say
         self.address = pn.widgets.TextInput(visible=False)
         self.address.jscallback(value="window.history.replaceState(null, '', cb_obj.value || window.location.pathname)")
-        self.copy = pn.widgets.Button(name="Copy link to this view", **WIDE)
+        self.copy = pn.widgets.Button(label="Copy link to this view", **WIDE)
         self.copy.js_on_click(
             code="if (navigator.clipboard) navigator.clipboard.writeText(window.location.href); "
             "else window.prompt('Link to this view', window.location.href)"
@@ -75,7 +80,6 @@ class Page:
                 callback=functools.partial(self._download, write),
                 filename=f"prediction.{suffix}",
                 label=f"Download {name}",
-                button_type="default",
                 **WIDE,
             )
             for suffix, name, write in (("csv", "CSV", as_csv), ("nc", "NetCDF", as_netcdf))

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import logging
 import secrets
+import socket
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -110,22 +111,17 @@ def make_server(
     gate: dict[str, Any] = {} if token is None else {"auth_provider": TokenGate(token)}
     logging.getLogger("bokeh").setLevel(logging.WARNING)
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
-    server = None
-    for number in (PORT, 0) if port is None else (port,):
-        try:
-            server = get_server(
-                {"/": app},
-                address=address,
-                port=number,
-                title="cstformer explorer",
-                websocket_max_message_size=MAX_MESSAGE,
-                **gate,
-            )
-            break
-        except OSError as error:
-            reason = error.strerror or str(error)
-    if server is None:
-        raise CSTError(f"cannot listen on {address}, port {port or PORT}: {reason}; choose others by --address, --port")
+    number = PORT if port is None and _refusal(address, PORT) is None else port or 0
+    if reason := _refusal(address, number):
+        raise CSTError(f"cannot listen on {address}, port {number}: {reason}; choose others by --address, --port")
+    server = get_server(
+        {"/": app},
+        address=address,
+        port=number,
+        title="cstformer explorer",
+        websocket_max_message_size=MAX_MESSAGE,
+        **gate,
+    )
     names = {"127.0.0.1", "localhost", "[::1]"} if is_loopback(address) else {_host(address), address}
     allowed = server._tornado.websocket_origins
     allowed.clear()
@@ -134,10 +130,17 @@ def make_server(
     return server, url if token is None else f"{url}?token={quote(token)}"
 
 
+def _refusal(address: str, port: int) -> str | None:
+    """Why nobody can listen there; None if one can."""
+    try:
+        with socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET):
+            return None
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+
+
 def _host(address: str) -> str:
     """An address as it stands in a URL; the address of all interfaces stands for this computer."""
     if address in ("0.0.0.0", "::"):
-        import socket
-
         return socket.gethostname()
     return f"[{address}]" if ":" in address else address
