@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from small_models import fit_quickly, waves
 
 from cstformer import CST, CSTError, Samples, distributed, sampling
 from cstformer.baselines import BASELINES
+from cstformer.checkpoint import read_tensors
 from cstformer.distributed import Share, draw, run_processes, sharing
 from cstformer.objective import SobolevObjective
 
@@ -201,3 +204,40 @@ def test_what_cannot_be_shared_is_refused():
         model(nodes=2).fit(waves())
     with pytest.raises(CSTError, match="devices and nodes are for CST alone"):
         BASELINES["latent-ode"](devices=2).fit(waves())
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux to find the processes")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_training_ends_within_seconds_and_goes_on_in_one_process(victim, tmp_path):
+    samples().save(tmp_path / "curves.npz")
+    state = tmp_path / "model.training"
+    command = [sys.executable, "-m", "cstformer.cli", "fit", str(tmp_path / "curves.npz"), "--quiet", "--order=1"]
+    command += ["--out", str(tmp_path / "model"), "--preset=smoke", "--steps=100000", "--batch=4", "--device=cpu"]
+    with subprocess.Popen([*command, "--devices=2"], stderr=subprocess.PIPE, text=True) as running:
+        try:
+            while not state.exists():
+                assert running.poll() is None, running.stderr.read()
+                time.sleep(0.1)
+            saved = read_tensors(state)[1]["report"]["steps"]
+            time.sleep(2)
+            os.kill(children(running.pid)[victim], signal.SIGKILL)
+            killed = time.monotonic()
+            assert running.wait(60) == 2
+            seconds = time.monotonic() - killed
+            message = running.stderr.read()
+        finally:
+            running.kill()
+    print(f"{seconds:.1f} s until: {message}")
+    assert seconds < 20
+    assert f"process {victim + 1} of 2 was killed by SIGKILL" in message and "fit again to go on" in message
+    steps = read_tensors(state)[1]["report"]["steps"]
+    # The first process saves what it has when it loses the other one.
+    assert steps > saved if victim == 1 else steps == saved
+    done = subprocess.run([*command, "--max-minutes=0.1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert CST.load(tmp_path / "model").report_.steps > steps
