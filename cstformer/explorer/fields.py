@@ -13,10 +13,11 @@ from cstformer.explorer.reader import Reader
 from cstformer.fine_frames import fine_frames
 from cstformer.patches import PatchLayout, samples_to_frames
 from cstformer.samples import Samples
+from cstformer.wave_speed import FLAT as FLAT
+from cstformer.wave_speed import wave_velocity as wave_velocity
 
 VALUE, SLOPE = (0, 0, 0), (1, 0, 0)
 GRADIENT = ((0, 1, 0), (0, 0, 1))
-FLAT = 0.1  # share of the steepest slope in space below which a wave has no direction worth an arrow
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,6 @@ def pictures(
     assert layout is not None
     overlap = min(overlap, *layout.patch)
     return fine_frames(lambda at: np.stack(reader.partials(at, wanted)), layout, [t], zoom=zoom, overlap=overlap)[:, 0]
-
-
-def wave_velocity(slope: Float[np.ndarray, "h w"], gradient: Float[np.ndarray, "2 h w"]) -> Float[np.ndarray, "2 h w"]:
-    r"""Velocity (rows, columns) of level lines, :math:`-\partial_t u\, \nabla u / |\nabla u|^2`; NaN where u is flat.
-
-    A pattern f(x − vt) moves with the part of v along its gradient:
-
-    >>> x = np.arange(5.0)[None].repeat(5, 0)  # u = (x − 3 t)² at t = 0
-    >>> wave_velocity(-6 * x, np.stack([0 * x, 2 * x]))[:, 2, 3].tolist()
-    [0.0, 3.0]
-    """
-    square = (gradient**2).sum(0)
-    steep = square > FLAT**2 * np.nanmax(square, initial=0.0)
-    return np.where(steep, -slope * gradient / np.where(steep, square, 1.0), np.nan)
 
 
 def arrows(velocity: Float[np.ndarray, "2 h w"], zoom: int, count: int = 16) -> dict[str, Float[np.ndarray, " arrows"]]:
