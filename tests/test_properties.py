@@ -12,7 +12,7 @@ AT = np.linspace(2.2, 4.8, 6)
 SCALE = 10.0  # of the values of the curves that the models know
 
 common = settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 seeds = st.integers(0, 2**32 - 1)
 patterns = st.sampled_from(["context", "joint"])
@@ -89,7 +89,7 @@ def refitted(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[CST, Samples]
     return fit_quickly(CST.preset("smoke", steps=3, precision="float64", seed=5), samples), samples
 
 
-@settings(common, max_examples=5)
+@settings(common, max_examples=3)
 @given(seeds, st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
 def test_units_do_not_matter_to_a_refit(seed, shift, stretch, offset, gain):
     """Coordinates s·t + a and values g·y + b: the same seed learns the same function, in the other units."""
@@ -107,7 +107,7 @@ def test_units_do_not_matter_to_a_refit(seed, shift, stretch, offset, gain):
     assert np.abs(moved_slope / gain * stretch - slope).max() < 30 * worst * SCALE
 
 
-@settings(common, max_examples=5)
+@settings(common, max_examples=3)
 @given(seeds)
 def test_order_padding_and_missing_points_do_not_matter_to_a_refit(seed):
     curves = ragged(seed, count=6)
