@@ -26,6 +26,14 @@ def zarr_arrays(path: Path) -> dict[str, bytes]:
     return {name: np.asarray(array[...]).tobytes() for name, array in zarr.open_group(path, mode="r").arrays()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """The server of processes is up before anything is timed."""
+    process = FORKS.Process(target=time.sleep, args=(0,))
+    process.start()
+    process.join()
+
+
 @pytest.fixture
 def curves(tmp_path):
     waves().save(tmp_path / "curves.npz")
@@ -84,18 +92,19 @@ def rows(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.long
-def test_six_killed_experiments(tmp_path):
+def test_four_killed_experiments(tmp_path):
     rng, killed = np.random.default_rng(2), 0
-    run = ("run", "spirals", "--preset", "smoke", "--models", "CST,linear,LSTM", "--quiet", "--out")
+    run = ("run", "spirals", "--preset", "smoke", "--models", "CST,linear", "--quiet", "--out")
     usual = run_cst(*run, tmp_path / "whole", output=tmp_path / "log")
-    assert len(rows(tmp_path / "whole")) > 6
-    while killed < 6:
-        folder = tmp_path / f"run{killed}"
+    assert len(rows(tmp_path / "whole")) >= 4
+    while killed < 4:
+        folder = tmp_path / f"run{rng.integers(10**9)}"
         process = start_cst(*run, folder, output=tmp_path / "log")
         killed += kill_after(process, rng.uniform(0, usual))
         run_cst(*run, folder, output=tmp_path / "log")
         assert rows(folder) == rows(tmp_path / "whole")
         assert (folder / "result.json").exists()
+    print(f"{killed} experiments killed, all ended with the same rows")
 
 
 # Generation and preprocessing
