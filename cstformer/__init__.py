@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cstformer.errors import CSTError, CSTWarning
     from cstformer.estimator import CST, AttentionMaps
+    from cstformer.lazy import LazyFrames
     from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, load_movie, samples_to_frames
     from cstformer.samples import Samples
 
@@ -30,12 +31,14 @@ _HOMES = {
     "samples_to_frames": "patches",
     "frame_queries": "patches",
     "load_movie": "patches",
+    "LazyFrames": "lazy",
 }
 __all__ = [
     "CST",
     "AttentionMaps",
     "CSTError",
     "CSTWarning",
+    "LazyFrames",
     "PatchLayout",
     "Samples",
     "frame_queries",
