@@ -135,7 +135,7 @@ def check_command(words):
     if words[1] == "fit":
         cli._settings(args)
     if words[1] == "run":
-        assert args.experiment in cli.EXPERIMENTS
+        assert args.experiment in (*cli.EXPERIMENTS, cli.ALL)
     if words[1] == "bench" and args.only:
         chosen(args.only.split(","))
 

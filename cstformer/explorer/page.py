@@ -69,7 +69,9 @@ class Page:
         self.picks, self.extras, self.main = (pn.Column(**WIDE) for _ in range(3))
         self.shown: Any = None
         self.view = self._layout()
+        self._loaded = False
         self.act(self.open)()
+        pn.state.onload(self._arrive)
         self.model.param.watch(self.act(lambda event: self.open()), "value")
         self.sample.param.watch(self.act(lambda event: self.show()), "value")
         self.drop.param.watch(self.act(lambda event: self.receive()), "value")
@@ -195,8 +197,13 @@ class Page:
         self.act(work)()
         return buffer(content)
 
+    def _arrive(self) -> None:
+        """The page is in the browser: from now on its address follows what is seen, and a token leaves it."""
+        self._loaded = True
+        self._write_address()
+
     def _write_address(self) -> None:
-        if self.shown is None:
+        if self.shown is None or not self._loaded:
             return
         state = {"model": self.model.value if len(self.exhibits) > 1 else "", "sample": self.sample.value or ""}
         state |= self.shown.state()
