@@ -167,6 +167,12 @@ def is_started() -> bool:
     return "LOCAL_RANK" in os.environ or (int(os.environ.get("SLURM_NTASKS", 1)) > 1 and "SLURM_LOCALID" in os.environ)
 
 
+def started_processes() -> int | None:
+    """How many processes torchrun, SLURM or `run_processes` started; None where nobody did or nobody says."""
+    count = next((os.environ[k] for k in ("WORLD_SIZE", "SLURM_NTASKS") if k in os.environ), None)
+    return int(count) if is_started() and count else None
+
+
 def is_first() -> bool:
     """Whether this process is the one that writes and prints."""
     return int(next((os.environ[k] for k in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if k in os.environ), 0)) == 0
