@@ -199,7 +199,9 @@ class CST(Settings, BaseEstimator):
             raise CSTError(f"batch={self.batch} cannot be shared by {processes} processes; raise batch, or use fewer")
         found = distributed.started_processes()
         if found not in (None, processes):
-            raise CSTError(f"{found} processes were started, but devices={self.devices} × nodes={self.nodes}; make them agree")
+            raise CSTError(
+                f"{found} processes were started, but devices={self.devices} × nodes={self.nodes}; make them agree"
+            )
         if self.nodes > 1 and not distributed.is_started():
             raise CSTError(f"nodes={self.nodes}: start the command by torchrun or srun on each of them (docs: Scale)")
         if processes > 1:
