@@ -10,7 +10,7 @@ import numpy as np
 
 from cstformer.errors import CSTError
 from cstformer.estimator import CST
-from cstformer.files import read_npz
+from cstformer.files import read_npz, readable
 from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch
 from cstformer.sample_files import from_frame, read_table
 from cstformer.samples import Samples, as_floats
@@ -23,6 +23,11 @@ def load_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.nda
     have ``sample``, by which it joins the context; without it every sample is asked alike. A NetCDF or Zarr
     file gives its points. Queries of samples that the context does not have are refused.
     """
+    with readable(path, "queries"):
+        return _read_queries(path, context)
+
+
+def _read_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":
         return _npz_queries(path, context)
