@@ -64,8 +64,9 @@ class Muon(torch.optim.AdamW):
 def orthogonal(x: Float[Tensor, "k rows cols"]) -> Float[Tensor, "k rows cols"]:
     """Roughly U Vᵀ of each matrix U S Vᵀ: singular values between 0.68 and 1.14 unless they were below 1e-3 of ‖x‖.
 
-    >>> orthogonal(torch.diag(torch.tensor([3.0, 0.1]))[None]).diagonal(dim1=1, dim2=2).round(decimals=1).tolist()
-    [[0.7, 1.1]]
+    >>> x = torch.diag(torch.tensor([3.0, 0.1]))[None]
+    >>> [round(s, 1) for s in orthogonal(x).diagonal(dim1=1, dim2=2)[0].tolist()]
+    [0.7, 1.1]
     """
     a, b, c = _QUINTIC
     if x.shape[1] > x.shape[2]:
