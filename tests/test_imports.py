@@ -63,7 +63,7 @@ FORBIDDEN = {
     "report": {"experiments", "explorer", "benchmarks", "cli"},
     "explorer": {"experiments", "cli"},
     "cli": set(),
-    "benchmarks": {"experiments", "report", "explorer", "cli"},
+    "benchmarks": {"experiments", "report", "cli"},
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cstformer.errors import unknown
 
-BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver", "calcium")
+BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver", "calcium", "explorer")
 """Name of each benchmark and of its file."""
 
 

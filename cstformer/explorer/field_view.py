@@ -169,7 +169,7 @@ class FieldView:
         pixel = (self.row.value, self.col.value)
         times = np.linspace(self.low, self.high, 161)
         channel = 0 if self.channel.value == "colours" else int(self.channel.value)
-        curve = fields.pixel_trace(self.reader, pixel, times)[0, :, channel]
+        curve = fields.pixel_trace(self.reader, pixel, times)[:, channel]
         self.trace.show(times, curve, self.film.times, self.film.frames[:, pixel[0], pixel[1], channel], pixel)
         for picture in (self.value, self.seen, self.slope):
             picture.mark(pixel, self.layout.patch)

@@ -125,16 +125,15 @@ def mosaic(tiles: Float[np.ndarray, "T h w"], columns: int) -> Float[np.ndarray,
     return out
 
 
-def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "2 m C"]:
-    """Value and time derivative of one pixel at any times."""
+def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "m C"]:
+    """Value of one pixel at any times, from the patch of the grid that it lies in."""
     layout = reader.model.layout_
     assert layout is not None
-    cell = [i // p for i, p in zip(pixel, layout.patch, strict=True)]
-    inside = [i % p for i, p in zip(pixel, layout.patch, strict=True)]
-    centre = [k * p + (p - 1) / 2 for k, p in zip(cell, layout.patch, strict=True)]
-    at = np.column_stack([times, *np.broadcast_arrays(*(np.full(len(times), x) for x in centre))])
-    values = np.stack(reader.partials(at, (VALUE, SLOPE)))
-    return values.reshape(2, len(times), *layout.patch, layout.channels)[:, :, inside[0], inside[1]]
+    cell, inside = np.divmod(pixel, layout.patch)
+    centre = cell * layout.patch + (np.array(layout.patch) - 1) / 2
+    at = np.column_stack([times, np.tile(centre, (len(times), 1))])
+    values = reader.partials(at, (VALUE,))[0]
+    return values.reshape(len(times), *layout.patch, layout.channels)[:, inside[0], inside[1]]
 
 
 def outline(exists: Bool[np.ndarray, "H W"]) -> tuple[list[list[float]], list[list[float]]]:

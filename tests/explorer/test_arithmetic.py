@@ -134,7 +134,7 @@ def test_the_trace_of_a_pixel_runs_through_its_pictures(film_model):
     reader = Reader(film_model[0], film_model[1][0])
     trace = fields.pixel_trace(reader, (5, 4), np.array([0.4, 2.2]))[..., 0]
     for k, t in enumerate((0.4, 2.2)):
-        np.testing.assert_allclose(trace[:, k], fields.pictures(reader, t)[:, 5, 4, 0], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(trace[k], fields.pictures(reader, t, slope=False)[0, 5, 4, 0], rtol=1e-9)
 
 
 def test_wave_velocity_of_a_plane_wave_is_its_own():
