@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["cstformer.cli", "cstformer.estimator", "cstformer.sample_files", "lightning", "zarr", "xarray", "dask.array"]
@@ -55,6 +57,22 @@ def kill_after(process: Any, seconds: float) -> bool:
     process.kill()
     process.join()
     return process.exitcode == -9
+
+
+class Killer:
+    """Kills processes at random moments of the time that they take when nobody kills them."""
+
+    def __init__(self, usual: float, seed: int):
+        self.usual, self.rng, self.kills = usual, np.random.default_rng(seed), 0
+
+    def __call__(self, process: Any) -> bool:
+        """Whether the process was killed; one that ended before tells how long processes take now."""
+        began = time.monotonic()
+        killed = kill_after(process, float(self.rng.uniform(0, self.usual)))
+        if not killed:
+            self.usual = time.monotonic() - began
+        self.kills += killed
+        return killed
 
 
 def wait_for(condition: Callable[[], bool], process: Any, seconds: float = 120.0) -> None:

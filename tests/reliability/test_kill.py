@@ -1,13 +1,14 @@
 """SIGKILL at random moments: the same command goes on, nothing half-written is ever read, and nothing is different."""
 
 import itertools
+import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
-from processes import FORKS, kill_after, run_cst, start_cst, wait_for
+from processes import FORKS, Killer, kill_after, run_cst, start_cst, wait_for
 from safetensors.numpy import load_file
 from small_models import waves
 
@@ -66,17 +67,15 @@ def test_a_killed_fit_goes_on_to_the_same_weights(curves, tmp_path):
 
 @pytest.mark.long
 def test_twenty_killed_fits(curves, tmp_path):
-    rng, killed = np.random.default_rng(1), 0
-    usual = run_cst("fit", curves, "--out", tmp_path / "whole", *FIT, output=tmp_path / "log")
+    kill = Killer(run_cst("fit", curves, "--out", tmp_path / "whole", *FIT, output=tmp_path / "log"), seed=1)
     for number in itertools.count():
         folder = tmp_path / str(number)
         folder.mkdir()
-        process = start_cst("fit", curves, "--out", folder / "model", *FIT, output=folder / "log")
-        killed += kill_after(process, rng.uniform(0, 1.2 * usual))
-        check_killed_fit(folder, curves, weights(tmp_path / "whole"))
-        if killed == 20:
+        if kill(start_cst("fit", curves, "--out", folder / "model", *FIT, output=folder / "log")):
+            check_killed_fit(folder, curves, weights(tmp_path / "whole"))
+        if kill.kills == 20:
             break
-    print(f"{killed} fits killed, all ended with the weights of an undisturbed one")
+    print(f"{kill.kills} fits killed, all ended with the weights of an undisturbed one")
 
 
 # Experiments, which use several processes
@@ -93,32 +92,35 @@ def rows(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_four_killed_experiments(tmp_path):
-    rng, killed = np.random.default_rng(2), 0
     run = ("run", "spirals", "--preset", "smoke", "--models", "CST,linear", "--quiet", "--out")
-    usual = run_cst(*run, tmp_path / "whole", output=tmp_path / "log")
+    kill = Killer(run_cst(*run, tmp_path / "whole", output=tmp_path / "log"), seed=2)
     assert len(rows(tmp_path / "whole")) >= 4
-    while killed < 4:
-        folder = tmp_path / f"run{rng.integers(10**9)}"
-        process = start_cst(*run, folder, output=tmp_path / "log")
-        killed += kill_after(process, rng.uniform(0, usual))
+    for number in itertools.count():
+        folder = tmp_path / f"run{number}"
+        kill(start_cst(*run, folder, output=tmp_path / "log"))
         run_cst(*run, folder, output=tmp_path / "log")
         assert rows(folder) == rows(tmp_path / "whole")
         assert (folder / "result.json").exists()
-    print(f"{killed} experiments killed, all ended with the same rows")
+        if kill.kills == 4:
+            break
+    print(f"{kill.kills} experiments killed, all ended with the same rows")
 
 
 # Generation and preprocessing
 
 
-def killed_data(command: tuple, folder: Path, usual: float, rng: np.random.Generator, partial) -> bool:
-    """Kill a command that makes ``folder/out.zarr``; look at what is there, and let it finish."""
-    folder.mkdir()
-    process = start_cst(*command, "--out", folder / "out.zarr", output=folder / "log")
-    killed = kill_after(process, rng.uniform(0, usual))
-    if killed and (folder / "out.zarr").exists():
-        partial(folder / "out.zarr")
-    run_cst(*command, "--out", folder / "out.zarr", output=folder / "log")
-    return killed
+def killed_data(command: tuple, folder: Path, kill: Killer, partial) -> None:
+    """Kill a command that makes ``folder/out.zarr`` twenty times; look at what is there, and let it finish."""
+    whole = zarr_arrays(folder / "whole.zarr")
+    for number in itertools.count():
+        out, log = folder / f"{number}.zarr", folder / "log"
+        if kill(start_cst(*command, "--out", out, output=log)):
+            if out.exists():
+                partial(out)
+            run_cst(*command, "--out", out, output=log)
+        assert zarr_arrays(out) == whole
+        if kill.kills == 20:
+            return
 
 
 FLOW = ("data", "make", "navier-stokes", "--samples", "60", "--until", "3", "--size", "16", "--workers", "1", "--quiet")
@@ -137,36 +139,25 @@ def partial_flow(path: Path) -> None:
 
 @pytest.mark.long
 def test_twenty_killed_generations(tmp_path):
-    rng, killed = np.random.default_rng(3), 0
-    usual = run_cst(*FLOW, "--out", tmp_path / "whole.zarr", output=tmp_path / "log")
-    for number in itertools.count():
-        killed += killed_data(FLOW, tmp_path / str(number), usual, rng, partial_flow)
-        assert zarr_arrays(tmp_path / f"{number}/out.zarr") == zarr_arrays(tmp_path / "whole.zarr")
-        if killed == 20:
-            break
-    print(f"{killed} generations killed, all ended with the same numbers")
+    kill = Killer(run_cst(*FLOW, "--out", tmp_path / "whole.zarr", output=tmp_path / "log"), seed=3)
+    killed_data(FLOW, tmp_path, kill, partial_flow)
+    print(f"{kill.kills} generations killed, all ended with the same numbers")
 
 
 @pytest.mark.long
 def test_twenty_killed_preprocessings(tmp_path):
-    rng, killed = np.random.default_rng(4), 0
-    raw = tmp_path / "raw.zarr"
-    run_cst(
-        "data", "make", "calcium", "--out", raw, "--minutes", "0.5", "--size", "64", "--quiet", output=tmp_path / "l"
-    )
-    clean = ("data", "preprocess-calcium", raw, "--quiet")
-    usual = run_cst(*clean, "--out", tmp_path / "whole.zarr", output=tmp_path / "log")
+    raw = ("data", "make", "calcium", "--minutes", "0.5", "--size", "64", "--quiet", "--out", tmp_path / "raw.zarr")
+    run_cst(*raw, output=tmp_path / "log")
+    clean = ("data", "preprocess-calcium", tmp_path / "raw.zarr", "--quiet")
+    kill = Killer(run_cst(*clean, "--out", tmp_path / "whole.zarr", output=tmp_path / "log"), seed=4)
     whole = zarr_arrays(tmp_path / "whole.zarr")
 
     def complete(path: Path) -> None:
         assert zarr_arrays(path) == whole
+        shutil.rmtree(path)
 
-    for number in itertools.count():
-        killed += killed_data(clean, tmp_path / str(number), usual, rng, complete)
-        complete(tmp_path / f"{number}/out.zarr")
-        if killed == 20:
-            break
-    print(f"{killed} preprocessings killed, none left a part of a recording")
+    killed_data(clean, tmp_path, kill, complete)
+    print(f"{kill.kills} preprocessings killed, none left a part of a recording")
 
 
 # Saving
