@@ -368,7 +368,8 @@ class _Gelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (coefs,) = ctx.saved_tensors
-        return gelu_gradient(*ctx.shape, coefs, gradient), None, None
+        order, directions = ctx.shape
+        return gelu_gradient(order, directions, coefs, gradient), None, None
 
 
 def _exp_value(order: int, directions: int, x: Tensor) -> Tensor:
@@ -422,8 +423,9 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         normal, centred, scale, weight = ctx.saved_tensors
+        order, directions = ctx.shape
         rows = gradient.flatten(1, -2)
-        total = _norm_gradient(*ctx.shape, rows * weight, centred, scale)
+        total = _norm_gradient(order, directions, rows * weight, centred, scale)
         for_weight = torch.einsum("jrw,jrw->w", rows, normal)
         return total.view_as(gradient), for_weight, rows[0].sum(0), None, None, None
 

@@ -49,13 +49,14 @@ class _Feedforward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         x, widen, bias1, narrow = ctx.saved_tensors
+        order, directions = ctx.shape
         for_x, for_widen, for_bias1 = torch.empty_like(x), torch.zeros_like(widen), torch.zeros_like(bias1)
         for_narrow = torch.zeros_like(narrow)
         for block in _blocks(x, widen):
             g = gradient[:, block].flatten(0, 1)
             wide = _widened(x[:, block], widen, bias1)
-            for_narrow.addmm_(g.T, gelu_coefs(*ctx.shape, wide).flatten(0, 1))
-            for_wide = gelu_gradient(*ctx.shape, wide, (g @ narrow).view_as(wide))
+            for_narrow.addmm_(g.T, gelu_coefs(order, directions, wide).flatten(0, 1))
+            for_wide = gelu_gradient(order, directions, wide, (g @ narrow).view_as(wide))
             for_bias1 += for_wide[0].sum(0)
             for_widen.addmm_(for_wide.flatten(0, 1).T, x[:, block].flatten(0, 1))
             for_x[:, block] = for_wide @ widen

@@ -52,7 +52,8 @@ class Waves:
     def split(self, frames: Float[Tensor, "*n H W C"]) -> list[Float[Tensor, "*n K C"]]:
         """Amplitudes of the waves of each loud band."""
         x = self._analysis(frames).flatten(-3, -2)
-        return [x.index_select(-2, place) for place in self._places(*frames.shape[-3:-1], frames.device)[0]]
+        height, width = frames.shape[-3:-1]
+        return [x.index_select(-2, place) for place in self._places(height, width, frames.device)[0]]
 
     def join(self, parts: list[Float[Tensor, "*n K C"]], height: int, width: int) -> Float[Tensor, "*n H W C"]:
         """Frames of the amplitudes that `split` gave."""
