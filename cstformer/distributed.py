@@ -83,7 +83,7 @@ def draw(law: Callable[..., Tensor], shape: Sequence[int], generator: Generator 
 def mean(x: Tensor) -> Tensor:
     """Mean over all numbers of the whole batch; 0 where there are none."""
     if _SHARE.get() is None:
-        return x.mean() if x.numel() else x.new_zeros(())
+        return x.mean() if x.numel() else x.sum()  # 0 that backward can pass through
     count = torch.tensor(x.numel(), device=x.device)
     torch_distributed.all_reduce(count)
     return _Total.apply(x.sum()) / count.clamp_min(1)

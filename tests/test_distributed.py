@@ -11,12 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_models import fit_quickly, waves
+import zarr
+from small_models import blob, fit_quickly, waves
 
 from cstformer import CST, CSTError, Samples, distributed, sampling
 from cstformer.baselines import BASELINES
 from cstformer.checkpoint import read_tensors
+from cstformer.cli import main
 from cstformer.distributed import Share, draw, run_processes, sharing
+from cstformer.experiments import spirals
+from cstformer.experiments.base import run_experiment
+from cstformer.lazy import LazyFrames
 from cstformer.objective import SobolevObjective
 
 COMMON = {"steps": 8, "batch": 7, "precision": "float64", "device": "cpu", "validation": 0.2, "sobolev_every": 2}
@@ -132,6 +137,16 @@ def test_fit_starts_processes_and_gives_the_same_model():
     same(model(order=1).fit(data), model(order=1, devices=2).fit(data))
 
 
+@pytest.mark.long
+def test_a_movie_on_disk_is_shared_too(tmp_path):
+    movie = blob(24, 8, 7) + np.random.default_rng(0).normal(size=(24, 8, 7))
+    movie[:, :4, :4] = np.nan  # a patch that no frame has
+    movie[5:9, 6, 5] = np.nan
+    zarr.create_array(tmp_path / "movie.zarr", data=movie, chunks=(5, 8, 7))
+    frames = LazyFrames(tmp_path / "movie.zarr", (4, 4), 4, 1)
+    same(model(order=1).fit(frames), model(order=1, devices=2).fit(frames))
+
+
 # Shares
 
 
@@ -156,6 +171,14 @@ def test_shares_of_the_random_numbers_make_up_those_of_one_process(law):
     for k in range(3):
         assert torch.equal(torch.cat([part[k] for part in parts]), whole[k])
     assert all(torch.equal(part[3], whole[3]) for part in parts)  # the generators are where that of one process is
+
+
+def test_a_loss_of_nothing_is_zero_and_has_a_gradient():
+    x = torch.ones(3, requires_grad=True)
+    for reduce in (distributed.mean, distributed.maximum):
+        nothing = reduce(x[:0])
+        nothing.backward()
+        assert float(nothing.detach()) == 0 and x.grad.tolist() == [0, 0, 0]
 
 
 def test_shares_cover_a_batch_and_differ_by_one_at_most():
@@ -197,13 +220,28 @@ def test_a_stop_is_handed_on_to_the_processes(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def test_what_cannot_be_shared_is_refused():
+def test_what_cannot_be_shared_is_refused(monkeypatch):
     with pytest.raises(CSTError, match="batch=2 cannot be shared by 3 processes"):
         model(devices=3, batch=2).fit(waves())
     with pytest.raises(CSTError, match="nodes=2: start the command by torchrun or srun"):
         model(nodes=2).fit(waves())
     with pytest.raises(CSTError, match="devices and nodes are for CST alone"):
         BASELINES["latent-ode"](devices=2).fit(waves())
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(CSTError, match="4 processes were started, but devices=2 × nodes=1; make them agree"):
+        model(devices=2).fit(waves())
+
+
+def test_experiments_hand_the_number_of_processes_to_their_models(tmp_path, monkeypatch, capsys):
+    def fit(self, *_, **__):
+        raise CSTError(f"would fit on {self.devices} processes")
+
+    monkeypatch.setattr(CST, "fit", fit)
+    with pytest.raises(CSTError, match="would fit on 2 processes"):
+        run_experiment(spirals.EXPERIMENT, "smoke", tmp_path / "a", 0, ["CST"], quiet=True, jobs=1, cst={"devices": 2})
+    assert main(["run", "cost", "--preset", "smoke", "--out", str(tmp_path / "b"), "--devices", "2"]) == 2
+    assert "cost trains no model; leave --devices out" in capsys.readouterr().err
 
 
 def children(pid: int) -> list[int]:
