@@ -606,6 +606,7 @@ def _explore(args: argparse.Namespace) -> int:
         raise CSTError(f"the explorer needs {error.name}; pip install cstformer[explorer]") from None
 
     exhibits = _exhibits(Path(args.source), args.data)
+    exhibits[0].samples  # noqa: B018  (now, and not while the browser waits)
     server, url = make_server(make_app(exhibits), args.address, args.port, args.token, tuple(args.origin))
     print(f"explorer: {url}\nCtrl-C ends it.", flush=True)
     server.start()
@@ -625,9 +626,7 @@ def _exhibits(source: Path, data: str | None):
     from cstformer.explorer.exhibits import Exhibit
 
     if (source / DESCRIPTION).is_file() or not runs_in(source):
-        exhibit = Exhibit.from_file(source, None if data is None else Path(data))
-        exhibit.samples  # noqa: B018  (what is wrong with them is said before the browser opens)
-        return [exhibit]
+        return [Exhibit.from_file(source, None if data is None else Path(data))]
     if data is not None:
         raise CSTError("--data goes with a model of `cst fit`; a run shows its own samples")
     return [Exhibit.of(t.label, t.folder, t.context, t.stimulus) for t in trained_models(source, EXPERIMENTS)]

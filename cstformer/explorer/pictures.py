@@ -117,7 +117,7 @@ class AttentionPlot:
         self.columns = min(len(times), max(1, round(np.sqrt(len(times) * 1.6 * grid[0] / grid[1]))))
         rows = -(-len(times) // self.columns)
         size = (rows * (grid[0] + 1) - 1, self.columns * (grid[1] + 1) - 1)
-        self.plot = _image_plot("Attention of the marked patch, by time of what it reads", ("", ""), size)
+        self.plot = _image_plot("Attention of the marked patch, by time read", ("", ""), size)
         self.plot.axis.visible = False
         self.mapper: Any = LinearColorMapper(palette=_palette("cividis"), nan_color="#FFFFFF", low=0.0, high=1.0)
         self.source = ColumnDataSource({"image": [np.zeros(grid, np.float32)], "w": [1], "h": [1]})
@@ -167,7 +167,7 @@ class TracePlot:
         """Draw the curve of CST and the observed values."""
         self.line.data = {"t": times, "y": curve}
         self.dots.data = {"t": at, "y": observed}
-        self.plot.title.text = f"Pixel at row {pixel[0]}, column {pixel[1]}: CST and the observed values"
+        self.plot.title.text = f"CST and observed values at row {pixel[0]}, column {pixel[1]}"
 
     def move(self, t: float) -> None:
         """Put the cursor at a time."""
