@@ -33,6 +33,7 @@ COMMANDS = [
     ["models"],
     ["run"],
     ["report"],
+    ["explore"],
     ["bench"],
 ]
 SMOKE = ["--preset", "smoke", "--steps", "3", "--quiet"]

@@ -132,11 +132,13 @@ def make_server(
 
 def _refusal(address: str, port: int) -> str | None:
     """Why nobody can listen there; None if one can."""
+    if not 0 <= port < 2**16:
+        return "ports are numbers from 0 to 65535"
     try:
         with socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET):
             return None
-    except (OSError, OverflowError) as error:
-        return getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _host(address: str) -> str:

@@ -313,3 +313,23 @@ def test_runs_show_their_models(tmp_path):
     (run / "cells" / cell.slug / "model").symlink_to(outside)
     with pytest.raises(CSTError, match="no trained model"):
         trained_models(run, ["spirals"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["nowhere"], "nowhere does not exist; give a directory written by `cst fit`"),
+        (["model", "--data", "nothing.csv"], "cannot read nothing.csv: there is no such file"),
+        (["model", "--token", "short"], "--token must have 16 characters"),
+        (["model", "--address", "not.an.address.invalid"], "cannot listen on not.an.address.invalid"),
+        (["model", "--port", "99999"], "cannot listen on 127.0.0.1, port 99999"),
+    ],
+)
+def test_the_command_refuses_in_one_line(arguments, reason, tmp_path, monkeypatch, capsys):
+    from cstformer import cli
+
+    monkeypatch.chdir(tmp_path)
+    wave_model().save(tmp_path / "model")
+    assert cli.main(["explore", *arguments, "--no-browser"]) == 2
+    said = capsys.readouterr().err
+    assert reason in said and len(said.splitlines()) == 1
