@@ -127,6 +127,7 @@ def segment_attention(model: CST, context: Samples) -> Attention:
     """Attention of the last frame's patches, in all the ways in which it may be summed up.
 
     ``layer 2``: which patch reads which of the whole segment, mean over heads, (N, readers, read).
+    ``layer 2, last frame``: the same, of the patches of the last frame alone, (N, readers, readers).
     ``layer 2, received``: how much each patch is read, by each head, mean over the readers, (N, heads, read).
     ``all layers``: the mean of the layers' maps.
     """
@@ -140,12 +141,13 @@ def segment_attention(model: CST, context: Samples) -> Attention:
         maps.append(share.mean(2).astype(np.float16))  # (some, layers, readers, read)
         received.append(share.mean(3).astype(np.float32))  # (some, layers, heads, read)
     whole, parts, columns = np.concatenate(maps), np.concatenate(received), found.columns[0, exists]
-    layers = range(whole.shape[1])
-    ways = {f"layer {i + 1}": whole[:, i] for i in layers}
-    ways["all layers"] = whole.mean(1, dtype=np.float32).astype(np.float16)
-    ways |= {f"layer {i + 1}, received": parts[:, i] for i in layers}
-    ways["all layers, received"] = parts.mean(1)
     last = columns[:, 0] == at[0, 0]
+    ways: dict[str, np.ndarray] = {}
+    for i in range(whole.shape[1]):
+        ways |= {f"layer {i + 1}": whole[:, i], f"layer {i + 1}, last frame": whole[:, i][..., last]}
+        ways[f"layer {i + 1}, received"] = parts[:, i]
+    mean = whole.mean(1, dtype=np.float32).astype(np.float16)
+    ways |= {"all layers": mean, "all layers, last frame": mean[..., last], "all layers, received": parts.mean(1)}
     return Attention(ways, _on_grid(parts.mean((1, 2))[:, last], columns[last, 1:], context))
 
 

@@ -238,14 +238,14 @@ def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.n
 @styled
 def speed_maps(velocities: dict[str, np.ndarray], where: np.ndarray, unit: str) -> Figure:
     """Speed as colour and direction as arrows of equal length, a panel a method."""
-    fig, axes = new_figure(1, len(velocities), (PAGE_WIDTH, 2.2))
+    fig, axes = new_figure(1, len(velocities), (PAGE_WIDTH, 1.8))
     speeds = {name: np.where(where, np.hypot(*v), np.nan) for name, v in velocities.items()}
     first = next(iter(speeds.values()))
     highest = 1.5 * float(np.nanquantile(first, 0.9)) if np.isfinite(first).any() else 1.0
     image: Any = None
     for ax, (name, v) in zip(axes[0], velocities.items(), strict=True):
         image = _picture(ax, speeds[name], extent=_extent(where.shape), vmin=0, vmax=highest, cmap=SEQUENTIAL)
-        step = max(1, max(where.shape) // 12)
+        step = max(1, max(where.shape) // 9)
         rows, cols = np.meshgrid(*(np.arange(step // 2, n, step) for n in where.shape), indexing="ij")
         some = np.isfinite(speeds[name][rows, cols]) & (speeds[name][rows, cols] > 0)
         rows, cols = rows[some], cols[some]

@@ -95,8 +95,8 @@ def test_every_row_and_condition(smoke):
     for row in result["table"]:
         found.setdefault(row["condition"], set()).add(row["model"])
     frames = {"CST", "LSTM", "raw data", "linear"}
-    ways = [f"layer {i}{kind}" for i in ("1", "2") for kind in ("", ", received")] + ["all layers"]
-    maps = {f"CST, {way}" for way in (*ways, "all layers, received")}
+    kinds = ("", ", last frame", ", received")
+    maps = {f"CST, {layer}{kind}" for layer in ("layer 1", "layer 2", "all layers") for kind in kinds}
     assert found == {
         RECONSTRUCTION: frames,
         BETWEEN: frames,
@@ -235,8 +235,9 @@ def test_attention_is_summed_up_as_it_says():
     assert maps.exists[0].sum() == 9
     np.testing.assert_allclose(found.ways["layer 2"], real_ones[:, 1].mean(1), rtol=2e-3)
     np.testing.assert_allclose(found.ways["layer 1, received"], real_ones[:, 0].mean(2), rtol=1e-5)
-    assert np.isnan(found.received[:, 0, 0]).all() and np.isfinite(found.received[:, [0, 1, 1], [1, 0, 1]]).all()
     last = maps.columns[0, maps.exists[0], 0] == 1
+    np.testing.assert_allclose(found.ways["all layers, last frame"], real_ones.mean((1, 2))[..., last], rtol=2e-3)
+    assert np.isnan(found.received[:, 0, 0]).all() and np.isfinite(found.received[:, [0, 1, 1], [1, 0, 1]]).all()
     np.testing.assert_allclose(found.received[:, [0, 1, 1], [1, 0, 1]], real_ones.mean((1, 2, 3))[:, last], rtol=1e-5)
 
 
