@@ -200,6 +200,8 @@ class CalciumExperiment(Experiment):
     def context(self, condition: str, config: Config, seed: int, out: Path) -> Samples | None:
         """Segments of the last 30 % of the first animal; windows of the recording; waves."""
         if condition == RECORDING:
+            if real.recording_file() is None:
+                return None
             cortex = real.load_cortex(seed)
             return real.given_samples(cortex, cortex.blurred())
         if condition == RINGS:

@@ -116,8 +116,8 @@ def draw(
             "Relative error, median over the steep pixels of a wave; every point is a test wave.",
             curves.error_distributions({n: x["speed"] for n, x in rings.items()}, ylabel="relative error of the speed"),
         )
-    histories = {f"{c.model}, {c.condition}": r.facts["history"] for c, r in results.items() if "history" in r.facts}
-    ours = {name: h for name, h in histories.items() if name.startswith("CST")}
+    histories = {c: r.facts["history"] for c, r in results.items() if "history" in r.facts}
+    ours = {f"{c.model}{_SHORT[c.condition]}": h for c, h in histories.items() if c.model.startswith("CST")}
     if ours:
         text = "Validation loss in the model's units, at hidden frames of held-out training segments."
         add("learning_curves.png", "CST during training", text, curves.learning_curves(ours))
@@ -125,6 +125,7 @@ def draw(
 
 
 _PARTS = (SIMULATED, RECORDING, RINGS)
+_SHORT = {SIMULATED: ", animals", RECORDING: "", RINGS: ", waves"}
 
 
 @styled
