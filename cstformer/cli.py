@@ -528,14 +528,20 @@ def _run(args: argparse.Namespace) -> int:
     out = Path(args.out or f"runs/{args.experiment}-{args.preset}")
     models = None if args.models is None else args.models.split(",")
     markdown = None if args.markdown is None else Path(args.markdown)
+    processes = {k: getattr(args, k) for k in ("devices", "strategy") if getattr(args, k) is not None}
+    if args.experiment == ALL and processes:
+        raise CSTError("--devices and --strategy are for one experiment; leave them out with `all`")
     if args.experiment == ALL:
         return _run_all(args, out, models, markdown)
 
     from cstformer.experiments.base import run_experiment
     from cstformer.experiments.finished import load_experiment
     from cstformer.report.tables import write_results_md
+    from cstformer.settings import check_settings
 
-    result = run_experiment(load_experiment(args.experiment), args.preset, out, args.seed, models, quiet=args.quiet)
+    check_settings(processes)
+    experiment = load_experiment(args.experiment)
+    result = run_experiment(experiment, args.preset, out, args.seed, models, quiet=args.quiet, cst=processes)
     if markdown is not None:
         write_results_md([result], markdown)
     return 0
