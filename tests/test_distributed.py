@@ -226,7 +226,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
     with pytest.raises(CSTError, match="nodes=2: start the command by torchrun or srun"):
         model(nodes=2).fit(waves())
     with pytest.raises(CSTError, match="devices and nodes are for CST alone"):
-        BASELINES["latent-ode"](devices=2).fit(waves())
+        BASELINES["transformer"](devices=2).fit(waves())
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(CSTError, match="4 processes were started, but devices=2 × nodes=1; make them agree"):
