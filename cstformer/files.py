@@ -11,6 +11,7 @@ import secrets
 import shutil
 import struct
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -97,7 +98,11 @@ def _fsync(path: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+        for _ in range(20):  # threads of a Zarr writer that failed may still be at work in it
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                return
+            time.sleep(0.05)
     else:
         with suppress(OSError):  # a read-only disk does not even forget what it never had
             path.unlink()

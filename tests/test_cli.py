@@ -241,7 +241,7 @@ def test_predict_refuses(refused, curves, model, tmp_path):
     refused(predict(("model", tmp_path / "none")), "does not exist", "written by `cst fit`")
     refused(predict(("model", tmp_path)), "has no model.json")
     refused(predict(("context", tmp_path / "none.csv")), "there is no such file")
-    refused(predict(("--at", "soon")), "unknown kind of file")
+    refused(predict(("--at", "soon")), "cannot read soon: there is no such file")
     refused(predict(("--at", tmp_path / "none.npz")), "there is no such file")
     refused(predict(("--at", "3,nan")), "at contains NaN or infinite")
     refused(predict(("--derivative", "1,0")), "derivative (1, 0) does not fit 1 coordinate axes")
