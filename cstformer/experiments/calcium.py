@@ -65,6 +65,8 @@ class Config:
     crop: tuple[int, int, int, int] | None = (8, 10, 6, 6)
     electrons: float = 24000.0
     """Light of a bright pixel in a frame: that of the paper's binned pixels."""
+    spontaneous: float = 0.25
+    """Times the simulator's usual height of spontaneous waves, which else hide what the stimulus does."""
     patch: tuple[int, int] = (6, 4)
     """46 × 52 pixels make 8 × 13 patches, as many as the paper's."""
     window: int = 10
@@ -229,6 +231,7 @@ def _animals(config: Config, seed: int, out: Path) -> Animals:
         minutes=config.length,
         camera=config.camera,
         electrons=config.electrons,
+        spontaneous=config.spontaneous,
         cleaning=Preprocessing(binning=config.binning, crop=config.crop),
         patch=config.patch,
         window=config.window,
@@ -326,9 +329,9 @@ def _notes(config: Config, results: dict[Cell, CellResult]) -> list[str]:
         f"{config.animals} simulated animals of {config.length:g} minutes, from camera counts through the whole "
         f"preprocessing; the first 70 % of {config.training} of them train, the last 30 % of all test. At most "
         f"{config.minutes:g} minutes for each training. An animal is one observation.",
-        "Frames are compared with the noise-free neural signal of the simulator: at the times of the given frames "
-        "(reconstruction) and halfway between them. What preprocessing changes counts as error for every row. Between "
-        "frames, raw data means the nearest given frame.",
+        "Frames are compared with the noise-free neural signal of the simulator, in ΔF/F: at the times of the given "
+        "frames (reconstruction) and halfway between them. What preprocessing changes counts as error for every row. "
+        "Between frames, raw data means the nearest given frame.",
         f"Decoding: {config.segments} segments of each animal, 10 components, 3 neighbours, label 2√contrast − 1 of "
         f"the last frame, 10 splits together. Blocked: blocks of {config.block:g} s, no frame on both sides. Effect 1 "
         "means that the first has the higher R² in every animal.",

@@ -73,7 +73,7 @@ def draw(
             "between.png",
             "Halfway between two frames",
             "Segments of the first animal, at a time that was not recorded, with R² over the pixels of the cortex.",
-            frames_between(truth, pictured, animal.mask),
+            frames_between(100 * truth, {n: 100 * x for n, x in pictured.items()}, animal.mask, "ΔF/F (%)"),
         )
     if recorded:
         cortex = real.load_cortex(seed)
@@ -83,7 +83,7 @@ def draw(
             "recording.png",
             "Frames in between of the real recording",
             "z-scored signal; every third frame is given, with noise. R² over the pixels of the cortex.",
-            frames_between(truth, {name: recorded[name]["made"] for name in names}, cortex.mask),
+            frames_between(truth, {name: recorded[name]["made"] for name in names}, cortex.mask, "z-score"),
         )
         if BLURRED_START in recorded:
             x = recorded[BLURRED_START]
@@ -141,11 +141,11 @@ def story(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> F
     for i, row in enumerate(rows):
         for j, moment in enumerate(MOMENTS):
             ax = fig.add_subplot(grid[i, j])
-            picture, extent, scale = x[f"story {row}"][j], _extent(animal.mask.shape), _scale(limit)
+            picture, extent, scale = x[f"story {row}"][j], _extent(animal.mask.shape), _scale(100 * limit)
             if row == "attention":
                 extent, scale = _extent(picture.shape, patch), {"vmin": low, "vmax": high, "cmap": SEQUENTIAL}
             else:
-                picture = np.where(animal.mask, picture, np.nan)
+                picture = np.where(animal.mask, 100 * picture, np.nan)
             places[i].append(ax)
             images[row] = _picture(ax, picture, extent=extent, **scale)
             _outline(ax, animal.mask)
@@ -155,7 +155,7 @@ def story(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> F
                 ax.set_ylabel("noise-free" if row == "truth" else row)
             if row == "prediction":
                 ax.set_xlabel(f"R² {r_squared(*_inside(x, j, animal.mask)):.2f}", fontsize=8)
-    for row, label, some in (("data", "z-score", places[:-1]), ("attention", "attention / even", places[-1:])):
+    for row, label, some in (("data", "ΔF/F (%)", places[:-1]), ("attention", "attention / even", places[-1:])):
         bar = fig.colorbar(images[row], ax=[ax for line in some for ax in line], fraction=0.02, pad=0.01)
         bar.set_label(label)
         bar.outline.set_visible(False)
@@ -215,7 +215,7 @@ def decoding(systems: dict[str, dict[str, np.ndarray]]) -> Figure:
 
 
 @styled
-def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.ndarray) -> Figure:
+def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.ndarray, label: str) -> Figure:
     """Frames (rows) of the truth and of systems (columns), with their R²."""
     columns = {"truth": truth} | systems
     fig, axes = new_figure(len(truth), len(columns), (PAGE_WIDTH, 0.5 + 0.85 * len(truth)))
@@ -231,7 +231,7 @@ def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.n
             if j:
                 ax.set_xlabel(f"R² {r_squared(frame[mask], truth[i][mask]):.2f}", fontsize=7)
     bar = fig.colorbar(image, ax=list(axes.ravel()), fraction=0.02, pad=0.01)
-    bar.set_label("z-score")
+    bar.set_label(label)
     bar.outline.set_visible(False)
     return fig
 

@@ -66,7 +66,10 @@ def measure_animals(
 
 
 def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
-    """Scores of frames against the noise-free signal, at the given times and halfway between them."""
+    """Scores of frames against the noise-free signal, at the given times and halfway between them.
+
+    In ΔF/F: in z-scores, pixels in which cleaning has left next to nothing would count most.
+    """
     scores: dict[str, list[float]] = {}
     kept: Arrays = {}
     for i in range(animals.count):
@@ -76,7 +79,7 @@ def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
         given = animal.clock[: animals.window] - animal.clock[0]
         for kind, times in zip(FRAMES, (given, (given[1:] + given[:-1]) / 2), strict=True):
             truth = true_frames(animals, i, starts, times)
-            y = predicted(model, context, times)
+            y = animal.sd * predicted(model, context, times)
             pair = [x[..., animal.mask].reshape(-1, int(animal.mask.sum())) for x in (y, truth)]
             for name, score in movie_scores(*pair).items():
                 scores.setdefault(f"{kind} {name}", []).append(score)
@@ -144,7 +147,7 @@ def _story(model: CST, animals: Animals) -> Arrays:
     starts = np.minimum(ends, len(animal.clock) - 1) - animals.window + 1
     context = segments(animals, animal, starts)
     last = animal.clock[[animals.window - 1]] - animal.clock[0]
-    data = animal.frames[starts + animals.window - 1]
+    data = animal.sd * animal.frames[starts + animals.window - 1]
     spread = shown_starts(animals, animal, 20 * SHOWN_SEGMENTS)
     attention = segment_attention(model, segments(animals, animal, spread)).received
     labels = last_labels(animals, animal, spread)
@@ -152,7 +155,7 @@ def _story(model: CST, animals: Animals) -> Arrays:
         "story onset": np.array([onset]),
         "story data": data.astype(np.float32),
         "story truth": true_frames(animals, 0, starts, last)[:, 0].astype(np.float32),
-        "story prediction": predicted(model, context, last)[:, 0].astype(np.float32),
+        "story prediction": (animal.sd * predicted(model, context, last)[:, 0]).astype(np.float32),
         "story attention": segment_attention(model, context).received.astype(np.float32),
         "labels": np.unique(labels),
         "attention by label": np.stack([attention[labels == x].mean(0) for x in np.unique(labels)]).astype(np.float32),

@@ -37,6 +37,8 @@ class Animals:
     """Rows and columns of the camera."""
     electrons: float
     """Light of a bright pixel in a frame."""
+    spontaneous: float
+    """Times the simulator's usual height of spontaneous waves."""
     cleaning: Preprocessing
     patch: tuple[int, int]
     window: int
@@ -47,8 +49,9 @@ class Animals:
 
     def simulation(self, animal: int) -> CalciumSimulation:
         """The truth about an animal."""
-        seed = 1000 * self.seed + animal
-        return CalciumSimulation(minutes=self.minutes, size=self.camera, electrons=self.electrons, seed=seed)
+        names = ("minutes", "electrons", "spontaneous")
+        settings = {name: getattr(self, name) for name in names}
+        return CalciumSimulation(size=self.camera, seed=1000 * self.seed + animal, **settings)
 
     def path(self, animal: int) -> Path:
         """Where its cleaned recording is."""
@@ -66,7 +69,7 @@ class Animal:
     """2 √contrast − 1 at each frame, −1 between stimuli."""
     mask: Bool[np.ndarray, "H W"]
     sd: Float[np.ndarray, "H W"]
-    """Of ΔF/F, which the z-score divided by."""
+    """Of ΔF/F, by which the z-score divided: z-scores times it are ΔF/F again."""
 
     @property
     def first_test(self) -> int:
@@ -150,14 +153,14 @@ def last_labels(animals: Animals, animal: Animal, starts: Int[np.ndarray, " N"])
 def true_frames(
     animals: Animals, number: int, starts: Int[np.ndarray, " N"], times: Float[np.ndarray, " m"]
 ) -> Float[np.ndarray, "N m H W"]:
-    """The noise-free neural signal at ``times`` of each segment, in units of the cleaned frames.
+    """The noise-free neural signal at ``times`` of each segment, in ΔF/F, NaN outside the cortex.
 
-    The mean over the last 30 % is taken off, as the z-score takes off that of the recording.
+    The mean over the last 30 % is taken off, as ΔF/F and z-score take off that of the recording.
     """
     animal, made = load_animal(animals, number), animals.simulation(number)
     clock = (animal.clock[np.asarray(starts)][:, None] + times).ravel()
     level = np.mean(_neural(animals, made, animal.clock[animal.first_test :: 5]), 0)
-    truth = (_neural(animals, made, clock) - level) / np.where(animal.mask, animal.sd, np.nan)
+    truth = np.where(animal.mask, _neural(animals, made, clock) - level, np.nan)
     return truth.reshape(len(starts), len(times), *truth.shape[1:])
 
 

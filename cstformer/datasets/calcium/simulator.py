@@ -70,6 +70,8 @@ class CalciumSimulation:
     """Times the shot noise of ``electrons``."""
     electrons: float = 6000.0
     """Counts of a bright pixel of the signal channel in a frame."""
+    spontaneous: float = 1.0
+    """Times the usual height of spontaneous waves, 0.06 in ΔF/F at the median."""
     hemodynamics: float = 0.012
     """Standard deviation of vasomotion in ΔF/F."""
     coupling: float = 0.3
@@ -248,7 +250,7 @@ class CalciumSimulation:
         return np.column_stack(
             [
                 np.sort(rng.uniform(-10, seconds - 10, count)),
-                0.06 * rng.lognormal(sigma=0.5, size=count),
+                0.06 * self.spontaneous * rng.lognormal(sigma=0.5, size=count),
                 rng.uniform(0.5, 1.2, count),
                 rng.uniform(3, 12, count),
                 3.8 * radius * np.cos(angle),

@@ -152,3 +152,10 @@ def test_bad_settings(settings, message):
 def test_unknown_wavelength():
     with pytest.raises(CSTError, match="unknown wavelength '570'"):
         MADE.brightness(wavelength=570)
+
+
+def test_spontaneous_waves_scale_with_their_setting():
+    times = np.arange(5.0, 12.0, 0.5)
+    none, half, usual = (CalciumSimulation(minutes=0.3, size=24, spontaneous=x).neural(times) for x in (0.0, 0.5, 1.0))
+    assert (none[times == 5.0] == 0).all() and none.max() > 0.001  # the first stimulus alone
+    np.testing.assert_allclose(half - none, (usual - none) / 2, atol=1e-6)
