@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,17 @@ from cstformer.checkpoint import load_model, save_model
 from cstformer.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan, up_to
 from cstformer.encoding import FourierEncoding, Nearness
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.frame_start import frame_noise, frame_series, frame_start, frame_waves, loud_patches, move_patches
+from cstformer.frame_start import (
+    HALO,
+    change_frames,
+    frame_noise,
+    frame_series,
+    frame_start,
+    frame_waves,
+    loud_patches,
+    move_patches,
+    whole_frames,
+)
 from cstformer.gaussian_process import Kernel, fit_kernel
 from cstformer.inputs import (
     TOKENS_PER_STEP,
@@ -54,6 +64,7 @@ from cstformer.settings import Settings, check_settings, preset, setting_fields
 from cstformer.threads import thread_limit
 from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
+from cstformer.trust import Trust, fit_trust
 from cstformer.waves import Waves
 from cstformer.workers import watch_parent
 
@@ -63,9 +74,14 @@ MU_SHARE = 0.05  # auto μ over (noise / roughness)^p; found on spirals of anoth
 ROUGHNESS_SAMPLES = 64  # from which the roughness for auto μ is estimated
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
 FRAME_NOISE = 0.7  # auto noise on frames over that of the data: less than theirs, which the smooth start is fitted to
+TRUST_SAMPLES = 32  # from which the trust of the median start is fitted
 COMPILE_FROM = 4e9  # numbers through the Taylor GELU of a training run from which compiling it pays
 COMPILE_MINUTES = 3.0  # a cap below which training never compiles by itself
 COMPILE_ANSWERS_FROM = 1e9  # the same when predicting, which needs fewer kernels
+
+
+Given = Callable[[Tensor, torch.Generator], Tensor]
+"""What is given of the truth: from values (B, n, c), or frames (B, T, H, W, C), in the user's units to such ones."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +155,7 @@ class CST(Settings, BaseEstimator):
         *,
         state: str | os.PathLike | None = None,
         progress: bool = False,
+        given: Given | None = None,
     ) -> CST:
         """Train on samples.
 
@@ -151,10 +168,15 @@ class CST(Settings, BaseEstimator):
             File that makes the training resumable: call ``fit`` again with it after an interruption.
         progress : bool
             Show a progress bar.
+        given : callable, optional
+            From values (B, n, c), or frames (B, T, H, W, C), and a generator to what will be given of them, e.g. with
+            half of the pixels corrupted: drawn anew in every step, in the place of noise. ``samples`` are then the
+            truth that is asked for.
         """
         check_settings(self.get_params())
         samples = self._training_samples(samples)
         processes = self._processes()
+        self._check_given(samples, given, processes)
         if processes > 1 and not distributed.is_started():
             return self._fit_on_processes(samples, state, progress)
         self.layout_: PatchLayout | None = samples.layout
@@ -170,6 +192,8 @@ class CST(Settings, BaseEstimator):
         held_out, some = held_out[: most(samples)], data[training[: most(samples)]]
         self.kernel_ = self._fit_kernel(some)
         self.waves_ = None if self.layout_ is None else frame_waves(some, self.layout_, self._pixels())
+        self._given = given
+        self.trust_ = self._fit_trust(some) if self.start == "median" else None
         self.network_ = self._network(samples.d, samples.c).to(self.device_)
         for module in self.network_.modules():
             if isinstance(module, Nearness):
@@ -188,6 +212,8 @@ class CST(Settings, BaseEstimator):
         except BaseException:
             del self.network_  # a network that was not trained must not answer
             raise
+        finally:
+            del self._given  # it may be any function, which nobody could save
         if self.report_.ended == "cap":
             warnings.warn(self.report_.sentence(self), CSTWarning, stacklevel=2)
         return self
@@ -271,9 +297,11 @@ class CST(Settings, BaseEstimator):
     def _validation(self, mu: float, held_out: Batch, run: Settings, hide: float) -> Validation:
         """Make the loss with this μ and its fixed validation set."""
         mover = self._move if self.layout_ is not None and self.pattern == "context" else None
-        cleaner = self._clean if self.layout_ is not None else None
+        pairs = getattr(self, "_given", None) is not None
+        cleaner = self._clean if self.layout_ is not None and not pairs else None
         noises = self.noise_, self.kernel_.noise
-        objective = SobolevObjective(self.network_, self._start, run, *noises, mu, mover, cleaner)
+        giver = self._give if pairs else None
+        objective = SobolevObjective(self.network_, self._start, run, *noises, mu, mover, cleaner, giver)
         n = held_out.points.coords.shape[1]
         patterns = max(1, min(16, 128 // len(held_out), TOKENS_PER_STEP // (len(held_out) * n)))
         return Validation(objective, held_out, self.seed, patterns, hide)
@@ -323,6 +351,40 @@ class CST(Settings, BaseEstimator):
         if samples.layout is not None and self.coord_noise > 0:
             raise CSTError("coord_noise cannot be used with frames, whose patches lie on a grid; set it to 0")
         return samples
+
+    def _check_given(self, samples: Samples | LazyFrames, given: Given | None, processes: int) -> None:
+        if given is not None and processes > 1:
+            raise CSTError(f"given= is a function, which {processes} processes cannot share; use devices=1, nodes=1")
+        if self.start == "median" and (samples.layout is None or given is None or self.pattern == "joint"):
+            raise CSTError(
+                "start='median' is for frames (patches.frames_to_samples), fit(frames, given=corruption) and "
+                "pattern='context'; choose another start"
+            )
+
+    def _fit_trust(self, data: Batch) -> Trust:
+        """Fit which pixels to believe, to a few samples and what is given of them."""
+        assert self.layout_ is not None
+        points = data[torch.arange(min(TRUST_SAMPLES, len(data)))].points
+        given = self._give(points, torch.Generator().manual_seed(self.seed))
+        both = (points, dataclasses.replace(points, values=given))
+        return fit_trust(*(whole_frames(p, self.layout_, self._pixels())[2] for p in both))
+
+    def _give(self, points: Context, generator: torch.Generator) -> Tensor:
+        """Draw what is given of these points, in the model's units."""
+        given = self._given
+        assert given is not None
+
+        def in_model_units(x: Tensor) -> Tensor:
+            mean, sd = (torch.as_tensor(a[: x.shape[-1]]).to(x) for a in (self.scaling_.mean, self.scaling_.sd))
+            y = given(x * sd + mean, generator)
+            if not isinstance(y, Tensor) or y.shape != x.shape:
+                what = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+                raise CSTError(f"given must return a tensor of the shape that it gets, {tuple(x.shape)}, got {what}")
+            return (y - mean) / sd
+
+        if self.layout_ is None:
+            return in_model_units(points.values)
+        return change_frames(points, self.layout_, self._pixels(), in_model_units)
 
     def _spacing(self, data: Batch) -> Tensor:
         """Distance between neighbouring tokens along each axis, in the model's units."""
@@ -378,7 +440,12 @@ class CST(Settings, BaseEstimator):
         near = self.nearness == "always" or (self.nearness == "auto" and frames)
         # Other starts pass through the data: nothing would be left of a context's values.
         guess = frames and self.start == "smooth" and self.pattern == "context"
-        return Architecture(d=d, c=c, near=near, guess=guess, **{name: getattr(self, name) for name in names})
+        layout = self._layout()
+        sight = None
+        if layout is not None and self.start == "median":
+            sight = (*layout.patch, HALO, layout.channels)
+        settings = {name: getattr(self, name) for name in names}
+        return Architecture(d=d, c=c, near=near, guess=guess, sight=sight, **settings)
 
     def _balanced_mu(self, data: Batch) -> float:
         """(noise / roughness)^p: where a prior of the data's own roughness balances its noise."""
@@ -472,6 +539,8 @@ class CST(Settings, BaseEstimator):
 
     def _known(self, values: Any, queries: np.ndarray) -> Tensor:
         """Check the values of queries; in the model's units."""
+        if self.start == "median":
+            raise CSTError("values cannot take the place of start='median', which is more than values; leave them out")
         y = as_floats("values", values)
         shape = (*queries.shape[:2], self._fitted().architecture.c)
         if y.shape != shape or not np.isfinite(y).all():
@@ -535,7 +604,8 @@ class CST(Settings, BaseEstimator):
     def _start_of(self, points: Context, kind: str) -> Start:
         with torch.no_grad():
             if self.layout_ is not None:
-                return frame_start(kind, points, self.layout_, self._pixels(), self.waves_)
+                smoother = self.trust_ if kind == "median" else self.waves_
+                return frame_start(kind, points, self.layout_, self._pixels(), smoother)
             return make_start(kind, points.coords, points.values, points.observed, self.kernel_)
 
     def _move(self, points: Context, target: Tensor, generator: torch.Generator) -> tuple[Context, Tensor]:
@@ -596,6 +666,7 @@ class CST(Settings, BaseEstimator):
             "scaling": self.scaling_.describe(),
             "kernel": dataclasses.asdict(self.kernel_),
             "waves": None if self.waves_ is None else self.waves_.describe(),
+            "trust": None if self.trust_ is None else dataclasses.asdict(self.trust_),
             "noise": self.noise_,
             "mu": self.mu_,
             "names": self.names_,
@@ -616,6 +687,7 @@ class CST(Settings, BaseEstimator):
             kernel = about["kernel"]
             model.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
             model.waves_ = None if about["waves"] is None else Waves.from_description(about["waves"])
+            model.trust_ = None if about.get("trust") is None else Trust(**about["trust"])
             model.noise_, model.mu_, model.names_ = about["noise"], about["mu"], about["names"]
             model.layout_ = None if about["layout"] is None else PatchLayout.from_dict(about["layout"])
             model.report_ = TrainingReport(**about["training"])

@@ -25,11 +25,13 @@ from cstformer.objective import Batch
 from cstformer.patches import PatchLayout
 from cstformer.series import Series
 from cstformer.transformer import Context
+from cstformer.trust import Trust, continued
 from cstformer.waves import Waves, fit_waves
 
 Pixels = tuple[np.ndarray, np.ndarray]
 """Origin and extent of the row and column axes in pixels: pixel = origin + extent · coordinate."""
-Smoother = Waves | Kernel | None
+Smoother = Waves | Kernel | Trust | None
+HALO = 2  # pixels around a patch that the ``median`` start shows as well
 
 _BLEND = 16  # how many times cheaper it is to blend a pixel of whole frames than to cut it out of all of them
 
@@ -47,14 +49,19 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
 
     Parameters
     ----------
-    kind : start in time, one of `interpolation.STARTS`, or ``wiener``: the frames filtered, then ``cubic``
+    kind : start in time, one of `interpolation.STARTS`, or ``wiener``: the frames filtered, then ``cubic``, or
+        ``median``: what `Trust.sight` says of the pixels of a patch and `HALO` around it, then ``linear``
     points : Context with coordinates (t, row, col), ordered by time
     layout : PatchLayout
     pixels : origin and extent of the row and column axes in pixels
     smoother : Waves of the training frames, for ``smooth`` and ``wiener``; or Kernel in time of all pixels, for
-        ``smooth``
+        ``smooth``; or Trust, for ``median``
     """
     times, exists, frames = whole_frames(points, layout, pixels)
+    halo = 0
+    if kind == "median":
+        assert isinstance(smoother, Trust), "the median start needs fitted trust"
+        kind, frames, halo = "linear", smoother.sight(continued(frames, exists)), HALO
     batch, count, height, width = frames.shape[:4]
     waves = smoother if kind == "smooth" and isinstance(smoother, Waves) else None
     if kind == "wiener":
@@ -97,8 +104,9 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         rows = _position(x, 1, layout, pixels)
         cols = _position(x, 2, layout, pixels)
         whole = _on_grid(rows[1]) and _on_grid(cols[1])
-        p, q = layout.patch
-        corner, size = ((rows[0], cols[0]), (p, q)) if whole else ((rows[0] - 1, cols[0] - 1), (p + 3, q + 3))
+        p, q = (side + 2 * halo for side in layout.patch)
+        first, size = (halo, (p, q)) if whole else (halo + 1, (p + 3, q + 3))
+        corner = (rows[0] - first, cols[0] - first)
         moments, which = _distinct(x.value[..., 0])
         if x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
             y = series.constant(_windows(at_moments(moments), *corner, size, layout.periodic, which)[:, 0])
@@ -191,6 +199,15 @@ def move_patches(
             last = _pixel(where[..., 1 + axis], pixels, axis) + (layout.patch[axis] - 1) / 2
             observed &= (last < layout.padded[axis] - 0.5)[..., None]
     return Context(where, moved(points.values), observed), moved(target)
+
+
+def change_frames(points: Context, layout: PatchLayout, pixels: Pixels, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Values of the same patches after ``change``, a function of whole frames (B, T, H, W, C)."""
+    _, slot, count = _slots(points, layout, pixels)
+    frames = _place(points.values, slot, count, layout)
+    inside = (slice(None), slice(None), slice(layout.frame[0]), slice(layout.frame[1]))
+    frames[inside] = change(frames[inside])
+    return _cut(frames, slot, layout)
 
 
 def loud_patches(points: Context, target: Tensor, layout: PatchLayout, pixels: Pixels, waves: Waves) -> Tensor:

@@ -19,6 +19,7 @@ from cstformer.transformer import Context, ContinuousTransformer
 Starter = Callable[[Context], Start]
 Mover = Callable[[Context, Tensor, Generator], tuple[Context, Tensor]]
 Cleaner = Callable[[Context, Tensor], Tensor]
+Giver = Callable[[Context, Generator], Tensor]
 MAX_QUERIES = 128  # real points of a sample that a training step asks about
 HIDDEN_FIRST = 4  # how many times as likely it asks about a patch of a hidden frame
 
@@ -61,6 +62,9 @@ class SobolevObjective:
         From points, their targets and a generator to other points of the same groups, asked for in every second step.
     cleaner : callable, optional
         From points and their targets to targets with less noise of the same mean; for the squared loss alone.
+    giver : callable, optional
+        From points and a generator to the values that are given of them, drawn anew in every step; the points' own
+        values are then the targets, and ``noise`` is not used.
     """
 
     def __init__(
@@ -73,7 +77,9 @@ class SobolevObjective:
         mu: float,
         mover: Mover | None = None,
         cleaner: Cleaner | None = None,
+        giver: Giver | None = None,
     ):
+        self.giver = giver
         self.mover, self.cleaner = mover, cleaner if settings.p == 2 else None
         self.network, self.starter, self.settings = network, starter, settings
         self.noise, self.data_noise, self.mu = noise, data_noise, mu
@@ -126,7 +132,9 @@ class SobolevObjective:
         noise of the data. Only the squared loss allows this.
         """
         values, coords, target = points.values, points.coords, points.values
-        if self.noise > 0:
+        if self.giver is not None:
+            values = self.giver(points, generator)
+        elif self.noise > 0:
             noise = self.noise * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
             values = values + noise
             if self.settings.p == 2 and self.data_noise > 0:
@@ -164,7 +172,8 @@ class Validation:
     """A fixed validation set: which points are hidden and where the dummy points fall never changes.
 
     The score is the data term at hidden real points, without any added noise, plus μ times the Sobolev term. Where
-    nothing is hidden (``hide`` = 0, the paper's training), all real points count.
+    nothing is hidden (``hide`` = 0, the paper's training), all real points count. What is given of them, if that is
+    drawn, is drawn once.
     """
 
     def __init__(self, objective: SobolevObjective, batch: Batch, seed: int, patterns: int = 1, hide: float = 0.5):
@@ -182,6 +191,7 @@ class Validation:
         self.keep = keep
         low, high = sampling.box(points.coords, points.tokens)
         self.dummies = sampling.dummy_coords("regular", low, high, max(1, objective.settings.dummies))
+        self.given = points.values if objective.giver is None else objective.giver(points, generator)
 
     @torch.no_grad()
     def score(self) -> float:
@@ -192,7 +202,8 @@ class Validation:
             index = torch.arange(first, min(first + size, len(self.batch)))
             part, keep = self.batch[index], self.keep[index.to(self.keep.device)]
             points = part.points
-            context = Context(points.coords, points.values, points.observed & keep[..., None])
+            given = self.given[index.to(keep.device)]
+            context = Context(points.coords, given, points.observed & keep[..., None])
             at_real, at_dummies = o._answers(context, points, keep, self.dummies[index.to(keep.device)], o.plan.order)
             hidden = points.observed & ~keep[..., None]
             if not bool(hidden.any()):

@@ -235,6 +235,17 @@ def gelu_derivatives(x: Tensor, order: int) -> list[Tensor]:
     return derivatives
 
 
+def sigmoid(x: Series) -> Series:
+    """Logistic function s; its derivatives are polynomials of s, by s' = s − s²."""
+    s = x.value.sigmoid()
+    polynomial, derivatives = [0.0, 1.0], [s]
+    for m in range(1, x.order + 1):
+        slope = [k * a for k, a in enumerate(polynomial)]  # coefficient k: of s^k in s·p'(s)
+        polynomial = [a - b for a, b in zip([*slope, 0.0], [0.0, *slope], strict=True)]
+        derivatives.append(_sum(a / math.factorial(m) * s**k for k, a in enumerate(polynomial) if a))
+    return compose(x, derivatives)
+
+
 def layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
     """LayerNorm over the last axis."""
     if x.order == 0:
@@ -426,7 +437,7 @@ class _LayerNorm(torch.autograd.Function):
         order, directions = ctx.shape
         rows = gradient.flatten(1, -2)
         total = _norm_gradient(order, directions, rows * weight, centred, scale)
-        for_weight = torch.einsum("jrw,jrw->w", rows, normal)
+        for_weight = (rows * normal).sum((0, 1))
         return total.view_as(gradient), for_weight, rows[0].sum(0), None, None, None
 
 

@@ -46,7 +46,11 @@ class Settings:
         ("auto", "always", "never"),
     )
     dropout: float = setting(0.0, "dropout on token features while training", low=0, high=0.99)
-    start: str = setting("smooth", "the value first put on a query", ("linear", "hermite", "cubic", "smooth"))
+    start: str = setting(
+        "smooth",
+        "the value first put on a query; median: of the pixels around, for fit(frames, given=corruption)",
+        ("linear", "hermite", "cubic", "smooth", "median"),
+    )
     # The Sobolev loss
     order: int = setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
     p: float = setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)

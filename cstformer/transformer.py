@@ -23,6 +23,7 @@ from cstformer.attention import exact_attention, exact_map, nystrom_attention, n
 from cstformer.encoding import FourierEncoding, LinearEncoding, Nearness
 from cstformer.series import Series, constant
 from cstformer.series_feedforward import feedforward
+from cstformer.trust import LOUDEST
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,16 @@ class Architecture:
     """Whether heads look near a place (`Nearness`)."""
     guess: bool = False
     """Whether context tokens carry the start at their own place, and apart from it what it leaves of their value."""
+    sight: tuple[int, int, int, int] | None = None
+    """Rows, columns, halo and channels of a start that shows pixels around a patch as well (`Trust.sight`)."""
+
+    @property
+    def seen(self) -> int:
+        """Numbers of a start."""
+        if self.sight is None:
+            return self.c
+        rows, cols, halo, channels = self.sight
+        return (rows + 2 * halo) * (cols + 2 * halo) * (2 * channels + 1)
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class Context:
     coords: Float[Tensor, "B n d"]
     values: Float[Tensor, "B n c"]
     observed: Bool[Tensor, "B n c"]
-    guess: Float[Tensor, "B n c"] | None = None
+    guess: Float[Tensor, "B n seen"] | None = None
 
     @property
     def known(self) -> Float[Tensor, "B n c"]:
@@ -236,7 +247,7 @@ class ContinuousTransformer(nn.Module):
     def __init__(self, a: Architecture):
         super().__init__()
         self.architecture = a
-        self.embed = Linear(a.c, a.width, bias=False)
+        self.embed = Linear(a.seen, a.width, bias=False)
         self.missing = Linear(a.c, a.width, bias=False)
         self.rest = Linear(a.c, a.width, bias=False) if a.guess else None
         self.position = (
@@ -253,15 +264,18 @@ class ContinuousTransformer(nn.Module):
         self.head = Linear(a.width, a.width) if post else None
         self.final_norm = LayerNorm(a.width)
         self.decode = Linear(a.width, a.c, bias=not post)
-        self.skip = Linear(a.c, a.c, bias=False) if a.readout == "skip" else None
+        self.skip = Linear(a.c, a.c, bias=False) if a.readout == "skip" and a.sight is None else None
+        self.gate = None if a.sight is None else Linear(a.width, a.sight[0] * a.sight[1])
         nn.init.zeros_(self.missing.weight)
         if self.rest is not None:
             nn.init.zeros_(self.rest.weight)
         if self.skip is not None:
             nn.init.eye_(self.skip.weight)
-            nn.init.zeros_(self.decode.weight)  # an untrained network answers with its start
-            if self.decode.bias is not None:
-                nn.init.zeros_(self.decode.bias)
+        if a.readout == "skip" or self.gate is not None:
+            for layer in (self.decode, *([] if self.gate is None else [self.gate])):
+                nn.init.zeros_(layer.weight)  # an untrained network answers with its start
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
     def forward(
         self,
@@ -295,7 +309,7 @@ class ContinuousTransformer(nn.Module):
 
     def prepare(self, context: Context, start: Callable[[Series], Series]) -> Context:
         """Add the start at the context's own points, if this network wants it."""
-        if not self.architecture.guess:
+        if not self.architecture.guess and self.architecture.sight is None:
             return context
         with torch.no_grad():
             return dataclasses.replace(context, guess=start(constant(context.coords)).value)
@@ -303,7 +317,10 @@ class ContinuousTransformer(nn.Module):
     def encode(self, context: Context, maps: list | None = None) -> Encoded:
         """Let the context tokens read each other, once (pattern ``context``)."""
         at = constant(context.coords)
-        if self.rest is None:
+        if self.gate is not None:
+            assert context.guess is not None, "prepare the context first"
+            x = self._tokens(constant(context.guess), at, context.observed)
+        elif self.rest is None:
             x = self._tokens(constant(context.known), at, context.observed)
         else:
             assert context.guess is not None, "prepare the context first"
@@ -350,11 +367,33 @@ class ContinuousTransformer(nn.Module):
         return self.dropout(x if self.embed_norm is None else self.embed_norm(x))
 
     def _readout(self, x: Series, start: Series) -> Series:
-        """Y = A·start + decoder(token), or the paper's decoder alone."""
+        """Y = A·start + decoder(token), or the paper's decoder alone; `_gated` where the start says what to trust."""
         if self.head is not None:
             x = series.gelu(self.head(x))
-        y = self.decode(self.final_norm(x))
+        x = self.final_norm(x)
+        y = self.decode(x)
+        if self.gate is not None:
+            return self._gated(y, self.gate(x), start)
         return y if self.skip is None else y + self.skip(start)
+
+    def _gated(self, change: Series, gate: Series, start: Series) -> Series:
+        """Mix γ·pixel + (1 − γ)·(guess + change), with γ from the log odds of the pixel and what the token adds."""
+        assert self.architecture.sight is not None
+        rows, cols, halo, channels = self.architecture.sight
+
+        def part(first: int, last: int) -> Series:
+            def cut(c: Tensor) -> Tensor:
+                c = c.unflatten(-1, (rows + 2 * halo, cols + 2 * halo, 2 * channels + 1))
+                return c[..., halo : halo + rows, halo : halo + cols, first:last]
+
+            return start.map(cut)
+
+        guess, rest = part(0, channels), part(channels, 2 * channels)
+        odds = part(2 * channels, 2 * channels + 1).map(lambda c: LOUDEST * c)
+        believed = series.sigmoid(odds + gate.map(lambda c: 4 * c.unflatten(-1, (rows, cols, 1))))
+        change = change.map(lambda c: c.unflatten(-1, (rows, cols, channels)))
+        y = guess + change + believed * (rest + change.map(torch.neg))
+        return y.map(lambda c: c.flatten(-3))
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -79,6 +79,7 @@ def test_fitted_attributes_end_in_an_underscore_and_fit_returns_self():
         "device_",
         "kernel_",
         "waves_",
+        "trust_",
         "network_",
         "noise_",
         "mu_",

@@ -53,13 +53,14 @@ def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
         "c",
         "iterations",
         "near",  # `nearness`, and
-        "guess",  # `start`, once it is known whether the data are frames
+        "guess",
+        "sight",  # `start`, once it is known whether the data are frames
     }
 
 
 def test_choices_are_those_of_the_code():
     fields = setting_fields()
-    assert fields["start"].metadata["choices"] == STARTS
+    assert fields["start"].metadata["choices"] == (*STARTS, "median")  # of frames alone
     assert fields["dummy_law"].metadata["choices"] == DUMMY_LAWS
 
 

@@ -8,17 +8,18 @@ and answering with frames (B, M, S…):
 - a `Forecaster` answers at t from the few given frames up to t and how long ago each of them was;
 - any other module may answer at every time by itself.
 
-All are trained as CST is: noise on the given values, some frames hidden (of a movie never the first and the last),
-squared error at all observed values.
+All are trained as CST is: noise on the given values (or whatever ``fit(samples, given=corruption)`` draws), some frames
+hidden (of a movie never the first and the last), squared error at all observed values.
 """
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from cstformer.transformer import Context
 
 NUMBERS_PER_PASS = 2**20  # values of all frames of one pass without gradients: bounds the memory (features are more)
 NOISE_SAMPLES = 200  # from which the noise of the data is estimated
+Given = Callable[[Tensor, Generator], Tensor]
 SAME_TIME = 1e-6  # times closer than this, domain = 1, are the same
 
 _USED = "hide noise steps batch learning_rate warmup weight_decay clip validation patience max_minutes seed"
@@ -193,6 +195,21 @@ class SequenceBaseline(NeuralBaseline):
     def _network(self, d: int, c: int) -> nn.Module:
         """Make a fresh network with ``forward(frames: Frames, at (B, M)) -> (B, M, S…)``."""
 
+    def fit(
+        self,
+        samples: Samples,
+        *,
+        state: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+        given: Given | None = None,
+    ) -> Self:
+        """Learn from samples; ``given`` draws what is given of their frames, as in `CST.fit`."""
+        self._given = given
+        try:
+            return super().fit(samples, state=state, progress=progress)
+        finally:
+            del self._given  # it may be any function, which nobody could save
+
     def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:
         """Describe each sample by the state of the network that has seen all of it."""
         context, _ = self._inputs(context, context)
@@ -212,7 +229,7 @@ class SequenceBaseline(NeuralBaseline):
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         self.noise_ = self.data_noise_ = 0.0
-        if self.noise != 0:  # the same estimate of the noise in the data as CST makes
+        if self.noise != 0 and self._given is None:  # the same estimate of the noise in the data as CST makes
             few = np.random.default_rng(self.seed).permutation(len(samples))[:NOISE_SAMPLES]
             self.data_noise_ = GaussianProcess(seed=self.seed).fit(samples[np.sort(few)]).kernel_.noise
             self.noise_ = self.data_noise_ if self.noise == "auto" else float(self.noise)
@@ -234,12 +251,21 @@ class SequenceBaseline(NeuralBaseline):
         independent and the noise of the data is not learned (recorrupted-to-recorrupted, Pang et al. 2021).
         """
         keep = self._hide(frames.present, self.hide, generator)
-        values = target = frames.values
+        values, target = self._give(frames, generator), frames.values
         if self.noise_ > 0:
             noise = self.noise_ * torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values)
             values = values + noise * frames.observed
             target = target - (self.data_noise_ / self.noise_) ** 2 * noise * _widen(keep, noise)
         return Frames(frames.times, values, frames.observed, frames.present).only(keep), target
+
+    def _give(self, frames: Frames, generator: Generator) -> Tensor:
+        """Draw what is given of these frames, in the model's units."""
+        given: Given | None = getattr(self, "_given", None)
+        if given is None:
+            return frames.values
+        scale = [a[: frames.values.shape[-1]] for a in (self.scaling_.mean, self.scaling_.sd)]
+        mean, sd = (torch.as_tensor(a).to(frames.values) for a in scale)
+        return (given(frames.values * sd + mean, generator) - mean) / sd * frames.observed
 
     def _hide(self, present: Bool[Tensor, "B T"], largest: float, generator: Generator) -> Bool[Tensor, "B T"]:
         """Which frames stay visible; those of a movie are asked for between given ones, as CST is trained."""
@@ -268,16 +294,17 @@ class SequenceBaseline(NeuralBaseline):
             for _ in range(20):  # at least one frame is hidden wherever a sample has three
                 drawn = self._hide(present, min(0.5, self.hide), generator)
                 keep = torch.where((keep == present).all(1, keepdim=True), drawn, keep)
-            masks.append((index, keep))
+            masks.append((index, keep, self._give(self._frames(batch[index]), generator)))
 
         @torch.no_grad()
         def score() -> float:
             errors, counts = [], []
-            for index, keep in masks:
+            for index, keep, given in masks:
                 frames = self._frames(batch[index])
+                shown = Frames(frames.times, given, frames.observed, frames.present)
                 hidden = frames.observed & ~_widen(keep, frames.values)
                 where = hidden if bool(hidden.any()) else frames.observed
-                y = self.network_(frames.only(keep), frames.times)
+                y = self.network_(shown.only(keep), frames.times)
                 errors.append(float(data_term(y, frames.values, where, 2.0)))
                 counts.append(int(where.sum()))
             return float(np.average(errors, weights=counts))

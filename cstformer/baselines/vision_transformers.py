@@ -38,6 +38,7 @@ class Sizes:
     head_width: int
     feedforward: int
     mask: bool = True
+    skip: bool = False
 
 
 def tubelets(x: Float[Tensor, "B T H W C"], size: tuple[int, int, int]) -> Float[Tensor, "B time places P"]:
@@ -124,6 +125,10 @@ class VideoTransformer(Reconstructor):
         self.place = nn.Parameter(0.02 * torch.randn(places, s.dim))
         self.time = nn.Linear(s.tubelet[0] * (1 + 2 * OCTAVES), s.dim, bias=False)
         self.decode = nn.Linear(s.dim, values)
+        self.skip = s.skip
+        if s.skip:  # begin with copying
+            nn.init.zeros_(self.decode.weight)
+            nn.init.zeros_(self.decode.bias)
 
     def tokens(self, frames: Frames) -> tuple[Tensor, Tensor, Bool[Tensor, "B time"]]:
         """Tubelet features (B, time, places, dim), time features (B, time, dim), and which moments exist."""
@@ -143,7 +148,8 @@ class VideoTransformer(Reconstructor):
     def reconstruct(self, frames: Frames) -> Float[Tensor, "B T H W C"]:
         """Decode each tubelet into its own pixels."""
         places, _ = self.encode(frames)
-        return untubelets(self.decode(places), self.tubelet, (frames.times.shape[1], *self.shape))
+        y = untubelets(self.decode(places), self.tubelet, (frames.times.shape[1], *self.shape))
+        return frames.values + y if self.skip else y
 
     def latent(self, frames: Frames) -> Float[Tensor, "B dim"]:
         """Features of the moment of the last frame, the one whose label the calcium experiment decodes."""
@@ -230,10 +236,11 @@ class _VideoTransformer(SequenceBaseline):
     tubelet_frames: int = setting(2, "frames of a tubelet", low=1)
     tubelet_rows: int = setting(8, "rows of a tubelet, in pixels", low=1)
     tubelet_cols: int = setting(8, "columns of a tubelet, in pixels", low=1)
+    skip: bool = setting(False, "the network gives the change to the given frames, not the frames")
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", low=0)
 
     def _sizes(self) -> Sizes:
-        names = ("dim", "layers", "head_count", "head_width", "feedforward", "mask")
+        names = ("dim", "layers", "head_count", "head_width", "feedforward", "mask", "skip")
         tubelet = (self.tubelet_frames, self.tubelet_rows, self.tubelet_cols)
         return Sizes(tubelet, **{name: getattr(self, name) for name in names})
 

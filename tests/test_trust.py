@@ -1,0 +1,80 @@
+"""Trust in pixels: the median of 27, log odds fitted to pairs, and the first guess."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+
+from cstformer import series
+from cstformer.errors import CSTError
+from cstformer.trust import LOUDEST, Trust, continued, fit_trust, median27
+
+
+def corrupted(seed=0, shape=(2, 6, 20, 20, 3)):
+    """A smooth movie, and the same with N(0, 1) on half of its pixels; white noise of 0.05 is on both."""
+    generator = torch.Generator().manual_seed(seed)
+    place = torch.linspace(0, 3, shape[3], dtype=torch.float64)
+    movie = torch.sin(place)[:, None] + 0.05 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    bad = torch.rand(shape[:-1], generator=generator) < 0.5
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return movie, movie + noise * bad[..., None], bad
+
+
+def test_median_of_27():
+    movies = torch.rand(2, 4, 5, 6, 3, generator=torch.Generator().manual_seed(0))
+    expected = scipy.ndimage.median_filter(movies.numpy(), size=(1, 3, 3, 3, 1), mode="nearest")
+    np.testing.assert_array_equal(median27(movies).numpy(), expected)
+    one = torch.full((1, 1, 1, 1, 1), 7.0)
+    assert median27(one).item() == 7
+
+
+def test_fitted_odds_are_calibrated():
+    """Of the pixels with a trust of about w a share of about w is intact; and the guess is better than the median."""
+    movie, given, bad = corrupted()
+    trust = fit_trust(movie, given)
+    w = trust.logit(given, median27(given)).sigmoid()[..., 0]
+    for low, high in ((0.0, 0.1), (0.2, 0.8), (0.9, 1.0)):
+        some = (w > low) & (w < high)
+        assert float((~bad)[some].double().mean()) == pytest.approx(float(w[some].mean()), abs=0.08)
+    error = [float((y - movie).square().mean()) for y in (trust.guess(given), median27(given), given)]
+    assert error[0] < error[1] < 0.1 * error[2]
+
+
+def test_sight_has_all_parts():
+    _, given, _ = corrupted()
+    trust = Trust(2.0, 1.0, 0.01)
+    guess, rest, odds = trust.sight(given).split([3, 3, 1], -1)
+    assert torch.equal(guess, trust.guess(given))
+    torch.testing.assert_close(guess + rest, given)
+    assert odds.abs().max() <= 1
+    far = torch.full((1, 1, 1, 1, 1), 1e6)
+    assert trust.logit(far, torch.zeros_like(far)).item() == -LOUDEST
+
+
+def test_what_is_not_partly_corrupted_is_refused():
+    movie, *_ = corrupted()
+    with pytest.raises(CSTError, match="changes none of the pixels"):
+        fit_trust(movie, movie)
+    with pytest.raises(CSTError, match="changes all of the pixels"):
+        fit_trust(movie, movie + 1)
+
+
+def test_missing_frames_repeat_the_last():
+    movies = torch.arange(6.0).reshape(2, 3, 1, 1, 1)
+    exists = torch.tensor([[True, True, True], [True, False, False]])
+    assert continued(movies, exists).flatten().tolist() == [0, 1, 2, 3, 3, 3]
+
+
+def test_sigmoid_of_a_series():
+    """Along x + s·v the coefficients are derivatives over factorials; here against autograd."""
+    x, v, order = torch.linspace(-3, 3, 7, dtype=torch.float64), 0.7, 5
+    line = series.Series(torch.stack([x, torch.full_like(x, v), *[torch.zeros_like(x)] * (order - 1)]), order, 1)
+    found = series.sigmoid(line)
+    s = torch.zeros(7, dtype=torch.float64, requires_grad=True)
+    y = torch.sigmoid(x + v * s)
+    for j in range(order + 1):
+        expected = y.detach() / math.factorial(j)
+        torch.testing.assert_close(found.at(j)[0], expected)
+        (y,) = torch.autograd.grad(y.sum(), s, create_graph=True)
