@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from cstformer.errors import CSTError, unknown
 
 ALL = "all"
-EXPERIMENTS = ("spirals", "attention", "navier-stokes", "calcium", "cost")
+EXPERIMENTS = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,148 @@
+"""The video experiment: its data, its corruption, whole clips from crops, and runs that were interrupted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cstformer.baselines.sizes import SIZES
+from cstformer.estimator import CST
+from cstformer.experiments import base, video
+from cstformer.experiments import video_task as task
+from cstformer.metrics import clip_mse
+from cstformer.patches import samples_to_frames
+
+CONFIG = dataclasses.replace(video.EXPERIMENT.presets["smoke"], motions=("fresh", "fixed"))
+ROWS = [video.MEDIAN, "ViViT + guess", "copy", "switching median", video.GUESS, "linear blend", "nearest frame"]
+
+
+class Recorded(video.VideoExperiment):
+    """Keeps the cells that it computes, and stops before one too many."""
+
+    presets = {"smoke": CONFIG}  # noqa: RUF012
+
+    def __init__(self, most):
+        self.most, self.computed = most, []
+
+    def compute(self, cell, *rest):
+        if len(self.computed) == self.most:
+            raise KeyboardInterrupt
+        self.computed.append(cell)
+        return super().compute(cell, *rest)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """A smoke run of some rows that was stopped in the middle and given again."""
+    out, first, second = tmp_path_factory.mktemp("runs") / "smoke", Recorded(3), Recorded(99)
+    with pytest.raises(KeyboardInterrupt):
+        base.run_experiment(first, "smoke", out, models=ROWS, quiet=True, jobs=1)
+    result = base.run_experiment(second, "smoke", out, models=ROWS, quiet=True, jobs=1)
+    return result, out, first.computed, second.computed
+
+
+@pytest.fixture(scope="module")
+def videos(smoke):
+    return video._videos(CONFIG, 0, smoke[1])
+
+
+def test_an_interrupted_run_goes_on(smoke):
+    _, _, before, after = smoke
+    assert not set(before) & set(after) and len(before) == 3
+    assert {*before, *after} == {cell for cell in video.EXPERIMENT.cells(CONFIG) if cell.model in ROWS}
+
+
+def test_every_row_and_condition(smoke):
+    result, out, *_ = smoke
+    found = {(row["model"], row["condition"]) for row in result["table"]}
+    masks = [f"{kind}, {motion} masks" for kind in video.KINDS for motion in CONFIG.motions]
+    expected = {(row, condition) for row in ROWS[:5] for condition in masks}
+    expected |= {(row, condition) for row in (video.MEDIAN, *video.BLENDS) for condition in (video.DROPPED, video.HALF)}
+    assert found == expected
+    files = {"restored_pixels.png", "restored_blocks.png", "between.gif", "learning_curves.png"}
+    assert {figure["file"] for figure in result["figures"]} == files
+    with Image.open(out / "between.gif") as film:
+        assert film.n_frames > 1 and film.size == (3 * 2 * 48, 2 * 32)
+
+
+def test_numbers_follow_from_the_data(smoke, videos):
+    result, *_ = smoke
+    rows = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
+    clips = task.clips_to_test(videos)
+    given = task.corrupted(clips, videos, CONFIG.block, "fixed")
+    copied = rows["copy", "blocks, fixed masks"]
+    assert copied["MSE"]["mean"] == pytest.approx(clip_mse(given, clips).mean(), rel=1e-5)
+    assert 0.09 < copied["MSE"]["mean"] < 0.16  # 0.25 on 40 to 60 % of the pixels
+    for condition in ("pixels, fresh masks", "blocks, fresh masks"):
+        guess, median = (rows[name, condition]["MSE"]["mean"] for name in (video.GUESS, "switching median"))
+        assert guess < 1.1 * median < 0.3 * copied["MSE"]["mean"]
+        # Three steps change little: CST begins at its guess, and so do rivals that get it.
+        for name in (video.MEDIAN, "ViViT + guess"):
+            assert rows[name, condition]["MSE"]["mean"] == pytest.approx(guess, rel=0.2)
+    blend, mine = (rows[name, video.HALF]["MSE"]["mean"] for name in ("linear blend", video.MEDIAN))
+    assert mine == pytest.approx(blend, rel=0.1)
+    test = next(t for t in result["tests"] if t["name"] == "CST vs copy" and t["condition"] == "pixels, fresh masks")
+    assert test["effect"] == -1
+
+
+def test_the_split_is_by_recording(videos):
+    found = task.recordings(videos)
+    assert len(found["train"]) == len(found["test"]) == 1 and not set(found["train"]) & set(found["test"])
+
+
+def test_blocks_of_a_crop_are_those_of_a_frame():
+    """In a crop of four blocks any number may be corrupted, half of them on average."""
+    corruption, generator = task.Corruption(16, (128, 160)), torch.Generator().manual_seed(0)
+    y = corruption(torch.zeros(200, 1, 32, 32, 3), generator)
+    blocks = (y[:, 0, ::16, ::16, 0] != 0).sum((1, 2))
+    assert set(blocks.tolist()) == {0, 1, 2, 3, 4}
+    assert blocks.double().mean() == pytest.approx(2, abs=0.15)  # 200 draws: sd 0.07
+    assert y[y != 0].std() == pytest.approx(0.5, rel=0.02)
+
+
+def test_whole_clips_from_crops():
+    """A model that answers with what it is given at given times gives back the clip; a linear one its blend."""
+
+    class Blend:
+        def predict(self, samples, at):
+            frames = samples_to_frames(samples)
+            own = np.unique(samples.coords[0, :, 0])
+            weights = np.stack([np.interp(at[::4, 0], own, row) for row in np.eye(len(own))], 1)
+            tokens = samples.values.reshape(len(samples), len(own), 4, -1)
+            assert frames.shape[1] == len(own)
+            return np.einsum("mt,btpc->bmpc", weights, tokens).reshape(len(samples), len(at), -1)
+
+    clips = np.random.default_rng(0).random((2, 7, 20, 24, 3)).astype(np.float32)
+    videos = task.Videos("", (8, 8), 5, (4, 4), 1, 1, 0)
+    y = task.ask_clips(Blend(), clips, videos, np.arange(7.0), (2, 4))
+    np.testing.assert_allclose(y, clips, atol=1e-6)
+    half = task.ask_clips(Blend(), clips, videos, np.array([1.0, 2.5]), (2, 8), every=2)
+    np.testing.assert_allclose(half[:, 0], (clips[:, 0] + clips[:, 2]) / 2, atol=1e-6)
+
+
+def test_crops_are_parts_of_the_training_frames(videos):
+    crops = task.training_crops(videos)
+    assert crops.shape == (12, 5, 16, 16, 3) and crops.min() >= 0 and crops.max() <= 1
+    assert (task.training_crops(videos) == crops).all()
+    assert len(np.unique(crops[:, 0, 0, 0, 0])) > 6
+
+
+def test_presets_make_models_that_accept_their_settings():
+    for config in video.EXPERIMENT.presets.values():
+        for cell in video.EXPERIMENT.cells(config):
+            if cell.condition in video.KINDS and cell.model not in video.CLASSICAL:
+                model = video._model(cell.model, config, seed=3)
+                getattr(model, "_check_settings", lambda: None)()
+                assert model.seed == 3 and model.max_minutes == config.minutes
+    assert {row for row in SIZES["video"]} == set(video.PAPER_ERROR)
+
+
+def test_the_explorer_finds_the_middle_of_the_clips(smoke):
+    _, out, *_ = smoke
+    for condition, tokens in (("pixels", 80), (video.BETWEEN, 48)):
+        context = video.EXPERIMENT.context(condition, CONFIG, 0, out)
+        assert context.n == tokens and len(context) == 2
+    model = CST.load(out / "cells" / base.Cell(video.MEDIAN, "pixels").slug / "model")
+    assert np.isfinite(model.predict(video.EXPERIMENT.context("pixels", CONFIG, 0, out), [[1.25, 7.5, 6.25]])).all()
