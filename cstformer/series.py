@@ -437,7 +437,7 @@ class _LayerNorm(torch.autograd.Function):
         order, directions = ctx.shape
         rows = gradient.flatten(1, -2)
         total = _norm_gradient(order, directions, rows * weight, centred, scale)
-        for_weight = torch.einsum("jrw,jrw->w", rows, normal)
+        for_weight = (rows * normal).sum((0, 1))
         return total.view_as(gradient), for_weight, rows[0].sum(0), None, None, None
 
 

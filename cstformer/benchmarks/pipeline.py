@@ -20,6 +20,7 @@ from cstformer.datasets.spirals import make_spirals, regular_indices
 from cstformer.estimator import CST
 from cstformer.memory import keep_freed_memory
 from cstformer.objective import Batch, SobolevObjective
+from cstformer.optimiser import Muon
 from cstformer.patches import frames_to_samples
 from cstformer.samples import Samples
 from cstformer.training import _Run
@@ -29,7 +30,7 @@ MODEL = ("network, forward", "backward", "optimiser")
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "network, forward": [(ContinuousTransformer, name) for name in ("encode", "read", "_forward_joint")],
     "backward": [(torch.Tensor, "backward")],
-    "optimiser": [(torch.optim.AdamW, "step"), (_Run, "_average")],
+    "optimiser": [(torch.optim.AdamW, "step"), (Muon, "step"), (_Run, "_average")],
     "choice of the batch": [(Batch, "__getitem__")],
     "hiding, noise, dummy points": [
         (sampling, "hide_points"),
