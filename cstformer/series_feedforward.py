@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from cstformer.series import Series, gelu, gelu_coefs, gelu_gradient, linear, products_in_lower_precision
 
-_BLOCK = 2**20  # numbers of one order between the two matrices: what stays in the cache
+_BLOCK = 2**21  # numbers of one order between the two matrices: what stays in the cache
 _FROM = 5 * 10**7  # numbers of all orders there from which blocks pay; fewer are faster in one piece
 
 
