@@ -253,7 +253,7 @@ def layer_norm(x: Series, weight: Tensor, bias: Tensor, eps: float) -> Series:
     if torch.is_grad_enabled():
         y = _LayerNorm.apply(x.coefs, weight, bias, eps, x.order, x.directions)
     else:
-        kernel = _compiled(_norm_alone) if _compiling.get() else _norm_alone
+        kernel = _compiled(_plain_norm) if _compiling.get() else _norm_alone
         y = kernel(x.order, x.directions, eps, x.coefs.flatten(1, -2), weight, bias).view_as(x.coefs)
     return Series(y, x.order, x.directions)
 
@@ -463,7 +463,12 @@ def _norm_value(order: int, directions: int, eps: float, coefs: Tensor) -> tuple
 
 def _norm_alone(order: int, directions: int, eps: float, coefs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out = _norm_value(order, directions, eps, coefs)[0] * weight
-    return torch.cat([out[:1] + bias, out[1:]])
+    out[0] += bias
+    return out
+
+
+def _plain_norm(order: int, directions: int, eps: float, coefs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return plain_layer_norm(Series(coefs, order, directions), weight, bias, eps).coefs
 
 
 def _norm_gradient(order: int, directions: int, gradient: Tensor, centred: Tensor, scale: Tensor) -> Tensor:

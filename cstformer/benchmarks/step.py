@@ -40,7 +40,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         taylor = {f"Taylor, order {k}": taylor_step(s, compiles=not quick) for k, s in settings.items()}
         nested = {f"nested autograd, order {k}": _nested_step(s, pieces) for k, s in settings.items() if k}
         # Apart: after gigabytes of nested autograd the heap is in no state that training would meet.
-        seconds = best_seconds(taylor, rounds=2 if quick else 4, compiled=taylor)
+        seconds = best_seconds(taylor, rounds=2 if quick else 4, compiled=taylor, settle=not quick)
         seconds |= best_seconds(nested, rounds=1 if quick else 2)
         alone = {k: dataclasses.replace(s, batch=1) for k, s in settings.items()}
         for name in seconds:

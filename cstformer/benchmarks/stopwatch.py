@@ -15,17 +15,22 @@ Work = Callable[[], Any]
 LONG = 4.0  # seconds after which a work needs no second try: neither warm-up nor noise matters much
 
 
-def best_seconds(works: Mapping[str, Work], rounds: int = 3, compiled: Collection[str] = ()) -> dict[str, float]:
+def best_seconds(
+    works: Mapping[str, Work], rounds: int = 3, compiled: Collection[str] = (), settle: bool = False
+) -> dict[str, float]:
     """Shortest time of each work; they take turns, so that a busy moment hits all of them.
 
     The first turn is a warm-up and does not count, except for works that take long, which are not repeated. Those in
-    ``compiled`` always are: their first turn may have compiled something.
+    ``compiled`` always are: their first turn may have compiled something. ``settle``: before every timed turn another
+    one that does not count, so that each work finds the memory as it would alone, not as the others left it.
     """
     first = {name: _seconds(work) for name, work in works.items()}
     again = [name for name, seconds in first.items() if name in compiled or seconds <= LONG]
     best = {name: float("inf") if name in again else seconds for name, seconds in first.items()}
     for _ in range(rounds):
         for name in again:
+            if settle:
+                works[name]()
             best[name] = min(best[name], _seconds(works[name]))
     return best
 
