@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 from sklearn.neighbors import KNeighborsRegressor
+from stopped_runs import Stopped, stop_and_go_on
 
 from cstformer.baselines import BASELINES
 from cstformer.datasets.calcium.recording import contrast_label
@@ -31,19 +32,8 @@ ROWS = [
 ]
 
 
-class Recorded(calcium.CalciumExperiment):
-    """Keeps the cells that it computes, and stops before one too many."""
-
+class Recorded(Stopped, calcium.CalciumExperiment):
     presets = {"smoke": CONFIG}  # noqa: RUF012
-
-    def __init__(self, most):
-        self.most, self.computed = most, []
-
-    def compute(self, cell, *rest):
-        if len(self.computed) == self.most:
-            raise KeyboardInterrupt
-        self.computed.append(cell)
-        return super().compute(cell, *rest)
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +59,7 @@ def data_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory, data_folder):
     """A smoke run of some rows that was stopped in the middle and given again."""
-    out, first, second = tmp_path_factory.mktemp("runs") / "smoke", Recorded(2), Recorded(99)
-    with pytest.raises(KeyboardInterrupt):
-        base.run_experiment(first, "smoke", out, models=ROWS, quiet=True, jobs=1)
-    result = base.run_experiment(second, "smoke", out, models=ROWS, quiet=True, jobs=1)
-    return result, out, first.computed, second.computed
+    return stop_and_go_on(Recorded, tmp_path_factory.mktemp("runs") / "smoke", ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +69,7 @@ def animals(smoke):
 
 def test_an_interrupted_run_goes_on(smoke):
     _, out, before, after = smoke
-    assert len(before) == 2 and not set(before) & set(after)
+    assert len(before) == 3 and not set(before) & set(after)
     wanted = {calcium.EXPERIMENT.row_name(name) for name in ROWS}
     assert {*before, *after} == {cell for cell in calcium.EXPERIMENT.cells(CONFIG) if cell.model in wanted}
     assert len(list((out / "animals").glob("*.zarr"))) == CONFIG.animals

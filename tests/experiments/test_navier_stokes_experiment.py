@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from stopped_runs import Stopped, stop_and_go_on
 
 from cstformer.datasets.navier_stokes import Law
 from cstformer.datasets.navier_stokes_reader import Solutions
@@ -29,19 +30,8 @@ CONFIG = dataclasses.replace(ns.EXPERIMENT.presets["smoke"], given=(4,), levels=
 ROWS = [ns.SMOOTH, ns.ablation(0), ns.MIXED, "Transformer + spline", "linear", ns.WIENER]
 
 
-class Recorded(ns.NavierStokesExperiment):
-    """Keeps the cells that it computes, and stops before one too many."""
-
+class Recorded(Stopped, ns.NavierStokesExperiment):
     presets = {"smoke": CONFIG}  # noqa: RUF012
-
-    def __init__(self, most):
-        self.most, self.computed = most, []
-
-    def compute(self, cell, *rest):
-        if len(self.computed) == self.most:
-            raise KeyboardInterrupt
-        self.computed.append(cell)
-        return super().compute(cell, *rest)
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +45,7 @@ def flows(tmp_path_factory):
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     """A smoke run of some rows that was stopped in the middle and given again."""
-    out, first, second = tmp_path_factory.mktemp("runs") / "smoke", Recorded(3), Recorded(99)
-    with pytest.raises(KeyboardInterrupt):
-        base.run_experiment(first, "smoke", out, models=ROWS, quiet=True, jobs=1)
-    result = base.run_experiment(second, "smoke", out, models=ROWS, quiet=True, jobs=1)
-    return result, out, first.computed, second.computed
+    return stop_and_go_on(Recorded, tmp_path_factory.mktemp("runs") / "smoke", ROWS)
 
 
 def test_an_interrupted_run_goes_on(smoke):

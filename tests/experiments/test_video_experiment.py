@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stopped_runs import Stopped, stop_and_go_on
 
 from cstformer.baselines.sizes import SIZES
 from cstformer.estimator import CST
@@ -18,29 +19,14 @@ CONFIG = dataclasses.replace(video.EXPERIMENT.presets["smoke"], motions=("fresh"
 ROWS = [video.MEDIAN, "ViViT + guess", "copy", "switching median", video.GUESS, "linear blend", "nearest frame"]
 
 
-class Recorded(video.VideoExperiment):
-    """Keeps the cells that it computes, and stops before one too many."""
-
+class Recorded(Stopped, video.VideoExperiment):
     presets = {"smoke": CONFIG}  # noqa: RUF012
-
-    def __init__(self, most):
-        self.most, self.computed = most, []
-
-    def compute(self, cell, *rest):
-        if len(self.computed) == self.most:
-            raise KeyboardInterrupt
-        self.computed.append(cell)
-        return super().compute(cell, *rest)
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     """A smoke run of some rows that was stopped in the middle and given again."""
-    out, first, second = tmp_path_factory.mktemp("runs") / "smoke", Recorded(3), Recorded(99)
-    with pytest.raises(KeyboardInterrupt):
-        base.run_experiment(first, "smoke", out, models=ROWS, quiet=True, jobs=1)
-    result = base.run_experiment(second, "smoke", out, models=ROWS, quiet=True, jobs=1)
-    return result, out, first.computed, second.computed
+    return stop_and_go_on(Recorded, tmp_path_factory.mktemp("runs") / "smoke", ROWS)
 
 
 @pytest.fixture(scope="module")
