@@ -54,7 +54,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         raise CSTError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
-        _remove(tmp)
+        _remove(tmp, failed=sys.exc_info()[0] is not None)
 
 
 def _replace(tmp: Path, target: Path) -> None:
@@ -96,13 +96,16 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, failed: bool = False) -> None:
     if path.is_dir():
-        for _ in range(20):  # threads of a Zarr writer that failed may still be at work in it
-            shutil.rmtree(path, ignore_errors=True)
-            if not path.exists():
-                return
+        shutil.rmtree(path, ignore_errors=True)
+        gone = 0
+        for _ in range(60 if failed else 0):  # threads of a Zarr writer that failed may still be at work in it
             time.sleep(0.05)
+            gone = 0 if path.exists() else gone + 1
+            if gone == 6:
+                return
+            shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):  # a read-only disk does not even forget what it never had
             path.unlink()
