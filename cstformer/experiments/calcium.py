@@ -26,7 +26,7 @@ from cstformer.experiments import calcium_recording as real
 from cstformer.experiments import calcium_waves as waves
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
 from cstformer.experiments.calcium_decoding import BLOCKED, RANDOM
-from cstformer.experiments.calcium_measures import CHOSEN, FRAMES, Arrays, measure_animals
+from cstformer.experiments.calcium_measures import CHOSEN, FRAMES, LAST, Arrays, measure_animals
 from cstformer.experiments.calcium_task import (
     Animals,
     load_animal,
@@ -48,6 +48,16 @@ CLASSICAL = {RAW: "copy", "linear": "linear", "cubic": "cubic", START: "space-ti
 PAPER_R2 = {RAW: 0.595, "LatentODE": -0.316, "LSTM": 0.024, "ConvLSTM": 0.342, "LFADS": 0.609, "ViViT": 0.637}
 PAPER_R2 |= {SMALL: 0.676, BASE: 0.774}
 MORE_THAN_ENOUGH = 3000  # steps: a training that has more than its minutes allow is annealed by the clock
+# Settings of each CST row. Its attention is decoded on the animals, so nothing may spare it the work there: heads that
+# look near a place, or a start that is a good filter already, leave maps that hardly depend on what is seen.
+CST_ROWS: dict[str, dict[str, Any]] = {
+    MAIN: PRESETS["frames"]
+    | {"width": 64, "feedforward": 128, "layers": 2, "nearness": "never", "start": "linear", "steps": MORE_THAN_ENOUGH},
+    # Of the recording there are few windows: more of them tell when to stop.
+    BLURRED_START: PRESETS["frames"] | {"start": "linear", "validation": 0.15, "steps": MORE_THAN_ENOUGH},
+    NOISY_START: PRESETS["frames"] | {"start": "smooth", "validation": 0.15, "steps": MORE_THAN_ENOUGH},
+    RINGS: PRESETS["frames"] | {"steps": MORE_THAN_ENOUGH},
+}
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,11 @@ class CalciumExperiment(Experiment):
             add(kind, {(c, c.model): _columns(r.arrays, kind) for c, r in animals.items()})
         for split in (BLOCKED, RANDOM):
             decoded = {(c, c.model): r.arrays for c, r in animals.items() if f"{split} {CHOSEN}" in r.arrays}
-            add(f"decoding, {split}", {k: _decoding(a, split, CHOSEN) for k, a in decoded.items()})
+            rows = {key: _decoding(arrays, split, CHOSEN) for key, arrays in decoded.items()}
+            for cell, name in decoded:
+                if name == RAW:
+                    rows[cell, f"{RAW}, {LAST}"] = _decoding(animals[cell].arrays, split, LAST)
+            add(f"decoding, {split}", rows)
             for cell, r in animals.items():
                 ways = list(r.facts.get("chosen_by", {}))
                 rows = {(cell, f"{cell.model}, {way}"): _decoding(r.arrays, split, way) for way in ways}
@@ -257,10 +271,7 @@ def _model(name: str, config: Config, seed: int) -> Any:
         return BASELINES[RIVALS[name]].preset(config.preset, **common | steps | sizes | config.rivals)
     if name in (SMALL, BASE):
         return SIZES["calcium"][name].model(**common | config.cst)
-    settings = PRESETS["frames"] | {"steps": MORE_THAN_ENOUGH}
-    if name in (BLURRED_START, NOISY_START):  # few windows: more of them tell when to stop
-        settings |= {"start": "linear" if name == BLURRED_START else "smooth", "validation": 0.15}
-    return CST(**common | settings | config.cst)
+    return CST(**common | CST_ROWS[name] | config.cst)
 
 
 def _fit(model: Any, samples: Samples, folder: Path, progress: bool) -> dict[str, Any]:
@@ -303,7 +314,7 @@ def _on_rings(cell: Cell, config: Config, seed: int, folder: Path, progress: boo
     if cell.model in waves.METHODS:
         velocities = np.stack([waves.classical_velocity(cell.model, movie) for movie in test.frames])
         return CellResult(waves.ring_errors(test, velocities) | {"shown": velocities[:2]}, 0, 0.0, {})
-    model = _model(MAIN, config, seed)
+    model = _model(RINGS, config, seed)
     facts = _fit(model, train.samples(waves.PATCH), folder, progress)
     velocities = waves.model_velocity(model, test.samples(waves.PATCH), config.overlap)
     return _result(model, waves.ring_errors(test, velocities) | {"shown": velocities[:2]}, facts)
@@ -335,7 +346,7 @@ def _notes(config: Config, results: dict[Cell, CellResult]) -> list[str]:
         f"Decoding: {config.segments} segments of each animal, 10 components, 3 neighbours, label 2√contrast − 1 of "
         f"the last frame, 10 splits together. Blocked: blocks of {config.block:g} s, no frame on both sides. Effect 1 "
         "means that the first has the higher R² in every animal.",
-        "Rivals give the state that their model has of the last frame; raw data all frames of the segment.",
+        "Rivals give the state that their model has of the last frame; raw data all its frames, or the last.",
         "Waves: growing rings of 3 to 12 mm/s; median over the pixels where the true slope in space is at least 30 % "
         "of the largest; a wave is one observation. Effect −1 means that the first has the lower error in every wave.",
     ]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 RECONSTRUCTION, BETWEEN = "reconstruction", "frames in between"
 FRAMES = (RECONSTRUCTION, BETWEEN)
 CHOSEN = "chosen"
+LAST = "last frame"  # of raw data, alone
 MOMENTS = (-0.5, 0.3, 0.8, 1.5, 2.3, 4.0)  # seconds from the onset of a stimulus, of the figure
 SHOWN_SEGMENTS = 3  # of the first animal, whose frames in between are kept for the figures
 
@@ -99,7 +100,12 @@ def _features(model: Any, raw: bool, context: Samples) -> Arrays:
     """What a decoder may read of each segment, by the name of the way to get it."""
     if isinstance(model, CST):
         return segment_attention(model, context).ways
-    return {CHOSEN: context.values if raw else model.latent(context)}
+    if raw:
+        return {
+            CHOSEN: context.values,
+            LAST: context.values[:, context.coords[0, :, 0] == context.coords[0, :, 0].max()],
+        }
+    return {CHOSEN: model.latent(context)}
 
 
 def _splits(starts: Int[np.ndarray, " N"], animals: Animals, animal: Animal, config: Config, seed: int) -> dict:

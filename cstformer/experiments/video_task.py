@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor
 
 from cstformer.datasets.corruption import corrupt_frames, draw_masks
@@ -28,6 +28,7 @@ from cstformer.trust import Trust, fit_trust
 KITTI = Path("kitti", "kitti_10hz_rgb_128x160.npz")
 NOISE = 0.5
 CROPS_PER_PASS = 64
+DRIFT = 1.5  # pixels a frame, standard deviation of what the camera of a training crop drifts
 Movies = Float[np.ndarray, "N T H W 3"]
 
 
@@ -112,18 +113,31 @@ def frame_size(videos: Videos) -> tuple[int, int]:
 
 
 def training_crops(videos: Videos) -> Movies:
-    """Crops at random places of the training recordings; turned around in time and space, and of other colours."""
+    """Crops at random places of the training recordings, made to look like more of them.
+
+    Forwards or backwards, at one to three times the speed, mirrored or not, in other colours, and with a camera that
+    drifts by a few pixels a frame: a recording has the motion of one drive, and those to restore have others.
+    """
     random, found = np.random.default_rng([videos.seed, 1]), list(recordings(videos)["train"].values())
     share = np.array([max(0, len(x) - videos.frames + 1) for x in found], dtype=float)
     crops = np.empty((videos.crops, videos.frames, *videos.crop, 3), np.float32)
-    for place in crops:
+    for crop in crops:
         x = found[random.choice(len(found), p=share / share.sum())]
-        starts = (random.integers(n - k + 1) for n, k in zip(x.shape, place.shape[:3], strict=False))
-        t, r, c = (slice(start, start + k) for start, k in zip(starts, place.shape[:3], strict=True))
-        y = x[t, r, c] / np.float32(255)
-        y = y[:: random.choice([-1, 1]), :, :: random.choice([-1, 1])]
-        place[:] = y[..., random.permutation(3)] ** np.exp(random.normal(0, 0.3))
+        pace = int(random.integers(1, 1 + min(3, (len(x) - 1) // (videos.frames - 1))))
+        first = random.integers(len(x) - pace * (videos.frames - 1))
+        ways = [_drift(random, n, k, videos.frames) for n, k in zip(x.shape[1:3], videos.crop, strict=True)]
+        for i, (r, c) in enumerate(zip(*ways, strict=True)):
+            crop[i] = x[first + pace * i, r : r + videos.crop[0], c : c + videos.crop[1]] / np.float32(255)
+        y = crop[:: random.choice([-1, 1]), :, :: random.choice([-1, 1])]
+        crop[:] = y[..., random.permutation(3)] ** np.exp(random.normal(0, 0.3))
     return crops
+
+
+def _drift(random: np.random.Generator, size: int, part: int, frames: int) -> Int[np.ndarray, " frames"]:
+    """First pixels of a part that moves steadily through ``size`` pixels."""
+    way = np.rint(random.normal(0, DRIFT) * np.arange(frames)).astype(int)
+    way = way.clip(part - size, size - part)
+    return way - way.min() + random.integers(size - part - np.ptp(way) + 1)
 
 
 def clips_to_test(videos: Videos) -> Movies:
