@@ -181,7 +181,7 @@ class NavierStokesExperiment(Experiment):
                 if noise == config.noise:
                     look |= closer_look(system, task, flows, config.overlap, config.closer)
         if (cell.model, given) == (SMOOTH, config.few):
-            fine = zoomed_fields(model, task, flows, config.overlap, config.closer, config.zoom)
+            fine = zoomed_fields(model, task, flows, 2 * config.overlap, config.closer, config.zoom)
             looks |= {(name, config.zoomed): arrays for name, arrays in fine.items()}
         arrays = {SEPARATOR.join((*row, kind)): x for row, look in looks.items() for kind, x in look.items()}
         return CellResult(arrays, model.n_parameters_, 0.0 if report is None else report.seconds, facts)
