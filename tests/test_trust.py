@@ -9,7 +9,7 @@ import torch
 
 from cstformer import series
 from cstformer.errors import CSTError
-from cstformer.trust import LOUDEST, Trust, continued, fit_trust, median27
+from cstformer.trust import LOUDEST, Odds, Trust, continued, distances, fit_trust, median27, trusted_mean
 
 
 def corrupted(seed=0, shape=(2, 6, 20, 20, 3)):
@@ -32,9 +32,9 @@ def test_median_of_27():
 
 def test_fitted_odds_are_calibrated():
     """Of the pixels with a trust of about w a share of about w is intact; and the guess is better than the median."""
-    movie, given, bad = corrupted()
+    movie, given, bad = corrupted(shape=(4, 8, 60, 60, 3))
     trust = fit_trust(movie, given)
-    w = trust.logit(given, median27(given)).sigmoid()[..., 0]
+    w = trust.judge(given)[1].sigmoid()[..., 0]
     for low, high in ((0.0, 0.1), (0.2, 0.8), (0.9, 1.0)):
         some = (w > low) & (w < high)
         assert float((~bad)[some].double().mean()) == pytest.approx(float(w[some].mean()), abs=0.08)
@@ -44,13 +44,49 @@ def test_fitted_odds_are_calibrated():
 
 def test_sight_has_all_parts():
     _, given, _ = corrupted()
-    trust = Trust(2.0, 1.0, 0.01)
+    odds = Odds(2.0, (1.0, 1.0), (0.01, 0.01))
+    trust = Trust(odds, odds)
     guess, rest, odds = trust.sight(given).split([3, 3, 1], -1)
     assert torch.equal(guess, trust.guess(given))
     torch.testing.assert_close(guess + rest, given)
     assert odds.abs().max() <= 1
-    far = torch.full((1, 1, 1, 1, 1), 1e6)
-    assert trust.logit(far, torch.zeros_like(far)).item() == -LOUDEST
+    assert odds_of(1e6) == -LOUDEST
+
+
+def odds_of(distance):
+    return Odds(2.0, (1.0,), (0.01,))(torch.tensor([distance])).item()
+
+
+def test_colour_tells_noise_from_an_edge():
+    """An edge changes all channels alike: its pixels are believed, and noise of the same size is not."""
+    movie, given, bad = corrupted()
+    trust = fit_trust(movie, given)
+    edge = movie.clone()
+    edge[:, :, :, 10:] += 1.0
+    wrong = edge + (given - movie)
+    believed = trust.judge(wrong)[1][..., 0] > 0
+    near = torch.zeros_like(bad)
+    near[:, :, :, 8:12] = True
+    right = float((believed == ~bad)[near].double().mean())
+    grey = Odds(trust.first.base, (2.0, 0.0), trust.first.floors)
+    bright = grey(distances(wrong - median27(wrong)))[..., 0] > 0
+    assert right > 0.9 > 0.8 > float((bright == ~bad)[near].double().mean())
+
+
+def test_mean_of_trusted_pixels():
+    """By hand: one trusted pixel beside; two at the same distance; none, so that what is known rather stays."""
+    movies = torch.tensor([1.0, 5.0, 3.0], dtype=torch.float64).reshape(1, 1, 1, 3, 1)
+    rather = torch.full_like(movies, 7.0)
+    near, far = np.exp(-0.5 / 0.65**2), np.exp(-2 / 0.65**2)
+    trust = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64).reshape(1, 1, 1, 3, 1)
+    expected = [
+        (far * 3 + 0.02 * 7) / (far + 0.02),
+        (near * (1 + 3) + 0.02 * 7) / (2 * near + 0.02),
+        (far * 1 + 0.02 * 7) / (far + 0.02),
+    ]
+    np.testing.assert_allclose(trusted_mean(movies, trust, rather).flatten(), expected)
+    np.testing.assert_allclose(trusted_mean(movies, 0 * trust, rather), rather)
+    assert distances(torch.ones(1, 1, 1, 1, 1)).shape[-1] == 1  # no colour
 
 
 def test_what_is_not_partly_corrupted_is_refused():
