@@ -142,14 +142,20 @@ class Clips:
 
 
 def split_recordings(
-    recordings: Sequence[Recording], fraction: float = 0.7, seed: int = 0
+    recordings: Sequence[Recording], fraction: float = 0.7, seed: int | None = 0
 ) -> tuple[list[Recording], list[Recording]]:
-    """Two sets of whole recordings in random order, the first with about `fraction` of all frames."""
+    """Two sets of whole recordings, the first with about `fraction` of all frames.
+
+    They are drawn at random; without a ``seed`` the longest are the first.
+    """
     if len(recordings) < 2 or not 0 < fraction < 1:
         raise CSTError(
             f"fraction={fraction} of {len(recordings)} recordings is no split; give two or more and 0 < fraction < 1"
         )
-    order = [recordings[i] for i in np.random.default_rng(seed).permutation(len(recordings))]
+    if seed is None:
+        order = sorted(recordings, key=lambda r: -r.length)
+    else:
+        order = [recordings[i] for i in np.random.default_rng(seed).permutation(len(recordings))]
     share = np.cumsum([r.length for r in order]) / sum(r.length for r in order)
     first = int(np.abs(share[:-1] - fraction).argmin()) + 1
     return order[:first], order[first:]

@@ -90,7 +90,7 @@ def make_data(videos: Videos, find: Callable[[], list[Recording]]) -> None:
     """Write the frames of all recordings, those to train on and those to test on, if they are not there yet."""
     if videos.path.exists():
         return
-    parts = zip(("train", "test"), split_recordings(find(), 0.6, videos.seed), strict=True)
+    parts = zip(("train", "test"), split_recordings(find(), 0.6, seed=None), strict=True)
     arrays = {f"{part} {r.name}": np.rint(255 * r.frames(0, r.length)) for part, some in parts for r in some}
     with atomic_path(videos.path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **{name: x.astype(np.uint8) for name, x in arrays.items()})

@@ -263,6 +263,8 @@ def test_split_keeps_recordings_whole_and_shares_frames():
         assert sum(r.length for r in train) / 360 == pytest.approx(0.7, abs=0.12)
     assert split_recordings(recordings, seed=1) == split_recordings(recordings, seed=1)
     assert [len(part) for part in split_recordings(recordings[:2])] == [1, 1]
+    longest = max(recordings, key=lambda r: r.length)
+    assert split_recordings(recordings, 0.6, seed=None)[0][0] is longest
     with pytest.raises(CSTError, match="of 1 recordings is no split"):
         split_recordings(recordings[:1])
 
