@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float, Int
 from sklearn.neighbors import KNeighborsRegressor
 
@@ -80,8 +81,8 @@ def component_scores(
     inner = products[np.ix_(train, train)]
     mean = inner.mean(0)
     centred = inner - mean - mean[:, None] + mean.mean()
-    power, axes = np.linalg.eigh(centred)
-    power, axes = power[::-1][:count], axes[:, ::-1][:, :count]
+    power, axes = scipy.linalg.eigh(centred, subset_by_index=(max(0, len(train) - count), len(train) - 1))
+    power, axes = power[::-1], axes[:, ::-1]
     length = np.sqrt(np.maximum(power, 1e-12 * max(float(power[0]), 1e-300)))
     cross = products[np.ix_(test, train)]
     cross = cross - cross.mean(1, keepdims=True) - mean + mean.mean()
