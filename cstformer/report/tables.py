@@ -355,7 +355,8 @@ def write_results_md(results: Sequence[Mapping[str, Any]], path: str | os.PathLi
         "This page is written by `cst` from the `result.json` of each run; do not edit it. Each section "
         "starts with the command that makes it again. Values are mean ± standard deviation over the n test "
         "samples; bold is the best of its column under the same condition (for roughness, the nearest to 1); "
-        "“paper” is the number printed in the paper for the first metric of the row, – where it prints none.",
+        "“paper” is the number printed in the paper for the first metric of the row, – where it prints none. Times of "
+        "experiments are sums over their rows, of which as many run side by side as there are cores.",
         f"Total time {total}. {_escape(software)}".strip(),
     ]
     names = [result["experiment"] for result in results]

