@@ -64,7 +64,7 @@ from cstformer.settings import Settings, check_settings, preset, setting_fields
 from cstformer.threads import thread_limit
 from cstformer.training import TrainingReport, train
 from cstformer.transformer import Architecture, Context, ContinuousTransformer, parameter_count
-from cstformer.trust import Odds, Trust, fit_trust
+from cstformer.trust import Trust, fit_trust
 from cstformer.waves import Waves
 from cstformer.workers import watch_parent
 
@@ -688,7 +688,7 @@ class CST(Settings, BaseEstimator):
             model.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
             model.waves_ = None if about["waves"] is None else Waves.from_description(about["waves"])
             odds = about.get("trust")
-            model.trust_ = None if odds is None else Trust(Odds(**odds["first"]), Odds(**odds["second"]))
+            model.trust_ = None if odds is None else Trust.from_description(odds)
             model.noise_, model.mu_, model.names_ = about["noise"], about["mu"], about["names"]
             model.layout_ = None if about["layout"] is None else PatchLayout.from_dict(about["layout"])
             model.report_ = TrainingReport(**about["training"])

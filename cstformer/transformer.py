@@ -60,7 +60,7 @@ class Architecture:
         if self.sight is None:
             return self.c
         rows, cols, halo, channels = self.sight
-        return (rows + 2 * halo) * (cols + 2 * halo) * (2 * channels + 1)
+        return (rows + 2 * halo) * (cols + 2 * halo) * (2 * channels + 2)
 
 
 @dataclass(frozen=True)
@@ -377,13 +377,17 @@ class ContinuousTransformer(nn.Module):
         return y if self.skip is None else y + self.skip(start)
 
     def _gated(self, change: Series, gate: Series, start: Series) -> Series:
-        """Mix γ·pixel + (1 − γ)·(guess + change), with γ from the log odds of the pixel and what the token adds."""
+        """Mix γ·pixel + (1 − γ)·(around + change), with γ from the log odds of the pixel and what the token adds.
+
+        The start has the guess w·pixel + (1 − w)·around, w by the odds alone, the rest pixel − around, and the error to
+        expect of what is around, which the change is multiplied by: where all is known it should stay.
+        """
         assert self.architecture.sight is not None
         rows, cols, halo, channels = self.architecture.sight
 
         def part(first: int, last: int) -> Series:
             def cut(c: Tensor) -> Tensor:
-                c = c.unflatten(-1, (rows + 2 * halo, cols + 2 * halo, 2 * channels + 1))
+                c = c.unflatten(-1, (rows + 2 * halo, cols + 2 * halo, 2 * channels + 2))
                 return c[..., halo : halo + rows, halo : halo + cols, first:last]
 
             return start.map(cut)
@@ -391,8 +395,10 @@ class ContinuousTransformer(nn.Module):
         guess, rest = part(0, channels), part(channels, 2 * channels)
         odds = part(2 * channels, 2 * channels + 1).map(lambda c: LOUDEST * c)
         believed = series.sigmoid(odds + gate.map(lambda c: 4 * c.unflatten(-1, (rows, cols, 1))))
-        change = change.map(lambda c: c.unflatten(-1, (rows, cols, channels)))
-        y = guess + change + believed * (rest + change.map(torch.neg))
+        more = believed + series.sigmoid(odds).map(torch.neg)
+        unsure = part(2 * channels + 1, 2 * channels + 2)
+        change = unsure * change.map(lambda c: c.unflatten(-1, (rows, cols, channels)))
+        y = guess + more * rest + change + believed * change.map(torch.neg)
         return y.map(lambda c: c.flatten(-3))
 
 

@@ -1,26 +1,30 @@
 r"""Which pixels of a corrupted movie to believe, and a first guess of what it would be without the corruption.
 
 Some pixels are as they should be, the others carry noise, and nobody says which. With :math:`m` an estimate from the
-pixels around one and :math:`d = y - m`, the log odds that the pixel is as it should be are taken as
+pixels around one and :math:`d = y - m`, two distances count: of the brightness, :math:`q_1 = \bar d^2`, and of the
+colour, :math:`q_2 = |d - \bar d|^2`. The second tells far more: an edge changes all channels alike, noise does not. The
+log odds that the pixel is as it should be are linear in
 
-.. math:: l = a - \sum_i b_i \log(1 + q_i / s_i^2),
+.. math:: f_i = \log(1 + q_i / s_i^2)
 
-because pictures have edges, far from what is around them, more often than a normal law would allow. Two distances
-count: of the brightness, :math:`q_1 = \bar d^2`, and of the colour, :math:`q_2 = |d - \bar d|^2`. The second tells far
-more: an edge changes all channels alike, noise does not.
+(pictures have edges, far from what is around them, more often than a normal law would allow) and in the means of
+:math:`f_i` near the pixel: noise may come in blocks.
 
-First m is the median of the 3 × 3 × 3 pixels, then the mean of those around weighted by the trust
-:math:`w = 1 / (1 + e^{-l})` that the median gave. a and b are fitted for both to movies of which both versions are
-known. The first guess is :math:`w y + (1 - w) m`, with m once more from the better trust.
+The estimate m is first the median of the 3 × 3 × 3 pixels, then the mean of the near ones weighted by the trust
+:math:`w = 1 / (1 + e^{-l})` that the median gave, then `alike_mean`, which finds out at which offsets in space and time
+the picture here is like itself: where it stands still those of other frames, where it moves those along the motion, at
+an edge those along the edge. The odds are fitted for each of the three to movies of which both versions are known. The
+first guess is :math:`w y + (1 - w) m`, with m once more from the last trust.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -29,55 +33,77 @@ from torch.nn import functional as F
 from cstformer.errors import CSTError
 
 Movies = Float[Tensor, "B T H W C"]
+Pixels = Float[Tensor, "B T H W 1"]
 FEW = 2**18  # pixels from which trust is fitted
 LOUDEST = 8.0  # log odds beyond which more makes no difference
 NEAR_TIME, NEAR = 0.4, 0.65  # frames and pixels: standard deviations of nearness
 DOUBT = 0.02  # trusted pixels around one that count as much as what is known without them
+COMPANY = (1.0, 3.0)  # pixels: standard deviations of nearness for the odds of others
+# Of `alike_mean`: frames and pixels over which a likeness is measured, pixels over which it is where those are too few
+# (less than SCARCE pairs), weight of what is known without it; share of a movie's variance that makes no difference.
+STEADY, HERE, BROAD, SCARCE, SPARE = 0.7, 1.5, 6.0, 0.3, 0.2
+FINE = 0.007
 
 
 @dataclass(frozen=True)
 class Odds:
-    """Log odds ``base − Σ slope · log(1 + distance / floor)`` that a pixel is as it should be.
+    """Log odds that a pixel is as it should be: ``base + Σ slopes · f``, f of the pixel and the means of f near it.
 
-    >>> Odds(base=2.0, slopes=(4.0,), floors=(9.0,))(torch.tensor([[9.0]])).item()
+    >>> Odds(base=2.0, slopes=(-4.0, 0.0, 0.0), floors=(9.0,))(torch.full((1, 1, 1, 1, 1), 9.0)).item()
     -0.7725887298583984
     """
 
     base: float
     slopes: Sequence[float]
+    """First for the f of the pixel, then for their means at each width of `COMPANY`."""
     floors: Sequence[float]
 
-    def __call__(self, distances: Float[Tensor, "... k"]) -> Float[Tensor, "... 1"]:
+    def __call__(self, distances: Float[Tensor, "B T H W k"]) -> Pixels:
         """Log odds of each pixel."""
-        slopes, floors = (distances.new_tensor(x) for x in (self.slopes, self.floors))
-        odds = self.base - (slopes * (distances / floors).log1p()).sum(-1, keepdim=True)
+        features = _features(distances, distances.new_tensor(self.floors))
+        odds = self.base + features @ features.new_tensor(self.slopes)[:, None]
         return odds.clamp(-LOUDEST, LOUDEST)
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Odds from the distance to the median, and from that to the mean of the pixels around that are trusted."""
+    """Odds from the distance to the median, to the mean of near pixels, and to the mean of those that are alike."""
 
-    first: Odds
-    second: Odds
+    median: Odds
+    near: Odds
+    alike: Odds
+    fine: float
+    """Square of a difference between pixels that makes none to `alike_mean`."""
+    usual: float
+    """Mean of the squares that `alike_mean` expects of its errors."""
 
-    def judge(self, movies: Movies) -> tuple[Movies, Float[Tensor, "B T H W 1"]]:
-        """The first guess, and the log odds of each pixel."""
-        median = median27(movies)
-        around = trusted_mean(movies, self.first(distances(movies - median)).sigmoid(), median)
-        odds = self.second(distances(movies - around))
-        trust = odds.sigmoid()
-        around = trusted_mean(movies, trust, around)
-        return around + trust * (movies - around), odds
+    @classmethod
+    def from_description(cls, found: dict[str, Any]) -> Trust:
+        """The inverse of `dataclasses.asdict`."""
+        return cls(*(Odds(**found[name]) for name in ("median", "near", "alike")), found["fine"], found["usual"])
+
+    def judge(self, movies: Movies) -> tuple[Movies, Pixels, Pixels]:
+        """What the pixels around say of each, the square of its expected error, and the log odds of the pixel."""
+        around = median27(movies)
+        around = trusted_mean(movies, self.median(distances(movies - around)).sigmoid(), around)
+        around, _ = alike_mean(movies, self.near(distances(movies - around)).sigmoid(), around, self.fine)
+        odds = self.alike(distances(movies - around))
+        return *alike_mean(movies, odds.sigmoid(), around, self.fine), odds
 
     def guess(self, movies: Movies) -> Movies:
-        """The first guess alone."""
-        return self.judge(movies)[0]
+        """The pixel and what is around it, mixed by the odds."""
+        around, _, odds = self.judge(movies)
+        return around + odds.sigmoid() * (movies - around)
 
-    def sight(self, movies: Movies) -> Float[Tensor, "B T H W 2*C+1"]:
-        """All that is known of each pixel: the guess, what it leaves of the pixel, and the log odds over `LOUDEST`."""
-        guess, odds = self.judge(movies)
-        return torch.cat([guess, movies - guess, odds / LOUDEST], -1)
+    def sight(self, movies: Movies) -> Float[Tensor, "B T H W 2*C+2"]:
+        """All that is known of each pixel.
+
+        The guess, pixel minus what is around it, the odds over `LOUDEST`, and the expected error of what is around it,
+        1 where it is as usual.
+        """
+        around, error, odds = self.judge(movies)
+        rest, unsure = movies - around, ((error + self.fine) / (self.usual + self.fine)).sqrt()
+        return torch.cat([around + odds.sigmoid() * rest, rest, odds / LOUDEST, unsure], -1)
 
 
 def fit_trust(movies: Movies, given: Movies) -> Trust:
@@ -86,11 +112,13 @@ def fit_trust(movies: Movies, given: Movies) -> Trust:
     if bool(intact.all()) or not bool(intact.any()):
         which = "none" if bool(intact.all()) else "all"
         raise CSTError(f"given changes {which} of the pixels; start='median' is for movies of which some are corrupted")
-    median = median27(given)
-    far = distances(given - median)
-    first = _fit_odds(far, intact)
-    around = trusted_mean(given, first(far).sigmoid(), median)
-    return Trust(first, _fit_odds(distances(given - around), intact))
+    fine = FINE * float(movies.var())
+    around = median27(given)
+    median = _fit_odds(distances(given - around), intact)
+    around = trusted_mean(given, median(distances(given - around)).sigmoid(), around)
+    near = _fit_odds(distances(given - around), intact)
+    around, error = alike_mean(given, near(distances(given - around)).sigmoid(), around, fine)
+    return Trust(median, near, _fit_odds(distances(given - around), intact), fine, float(error.mean()))
 
 
 def _fit_odds(distance: Float[Tensor, "B T H W k"], intact: Bool[Tensor, "B T H W"]) -> Odds:
@@ -98,11 +126,18 @@ def _fit_odds(distance: Float[Tensor, "B T H W k"], intact: Bool[Tensor, "B T H 
     from sklearn.linear_model import LogisticRegression
 
     step = -(-intact.numel() // FEW)
-    x = distance.flatten(0, -2)[::step].double().cpu().numpy()
-    floors = 0.01 * x.mean(0)
-    fitted = LogisticRegression(C=1e6).fit(np.log1p(x / floors), intact.flatten()[::step].cpu().numpy())
-    slopes = np.maximum(0, -fitted.coef_[0])
-    return Odds(float(fitted.intercept_[0]), tuple(map(float, slopes)), tuple(map(float, floors)))
+    floors = 0.01 * distance.flatten(0, -2).mean(0)
+    x = _features(distance, floors).flatten(0, -2)[::step].double().cpu().numpy()
+    fitted = LogisticRegression(C=1e6, max_iter=1000).fit(x, intact.flatten()[::step].cpu().numpy())
+    return Odds(float(fitted.intercept_[0]), tuple(map(float, fitted.coef_[0])), tuple(floors.tolist()))
+
+
+def _features(distance: Float[Tensor, "B T H W k"], floors: Float[Tensor, " k"]) -> Float[Tensor, "B T H W f"]:
+    """Logarithms of the distances, and their means over the other pixels near each in its frame."""
+    own = (distance / floors).log1p().movedim(-1, 1)
+    one = torch.ones_like(own[:1, :1, :1])
+    others = [(_smooth(own, width) - own) / (_smooth(one, width) - one).clamp_min(1e-6) for width in COMPANY]
+    return torch.cat([own, *others], 1).movedim(1, -1)
 
 
 def distances(d: Movies) -> Float[Tensor, "B T H W k"]:
@@ -116,7 +151,7 @@ def distances(d: Movies) -> Float[Tensor, "B T H W k"]:
     return torch.cat(parts[: 1 if d.shape[-1] == 1 else 2], -1)
 
 
-def trusted_mean(movies: Movies, trust: Float[Tensor, "B T H W 1"], rather: Movies) -> Movies:
+def trusted_mean(movies: Movies, trust: Pixels, rather: Movies) -> Movies:
     """Mean of the pixels around each, not of itself, weighted by nearness and trust; ``rather`` where there is none."""
     both = torch.cat([trust * movies, trust], -1)
     total = _blur(both) - both
@@ -132,6 +167,82 @@ def _blur(x: Movies) -> Movies:
         shape[2 + axis], padding[axis] = len(k), reach
         y = F.conv3d(y, k.reshape(shape), padding=tuple(padding))
     return y[:, 0].unflatten(0, (len(x), -1)).movedim(1, -1)
+
+
+def alike_mean(movies: Movies, trust: Pixels, rather: Movies, fine: float) -> tuple[Movies, Pixels]:
+    """Mean of the pixels at `OFFSETS` from each, weighted by trust and by how alike pixels at that offset are here.
+
+    With v the mean square of y(x) − y(x + offset) over trusted pairs near x, a neighbour counts 1 / (v + fine)².
+    ``rather`` counts `SPARE` times as much as a pixel that is as unlike as ``rather`` is to those that are trusted. The
+    mean of v, weighted in the same way, is the square of the error to expect.
+    """
+    y, w = (x.movedim(-1, 1).contiguous() for x in (movies, trust))
+    both = torch.cat([w * y, w], 1)
+    total, error = torch.zeros_like(both), torch.zeros_like(w)
+    for offset in OFFSETS:
+        here, there = _overlap(y.shape[2:], offset)
+        pair = w[here] * w[there]
+        if not pair.numel():
+            continue
+        sums = torch.cat([pair * (y[here] - y[there]).square().mean(1, keepdim=True), pair], 1)
+        everywhere = sums.sum((2, 3, 4), keepdim=True)
+        typical = everywhere[:, :1] / everywhere[:, 1:].clamp_min(1e-6)
+        broad = _smooth(sums, BROAD)
+        typical = (broad[:, :1] + SCARCE * typical) / (broad[:, 1:] + SCARCE)
+        near = _steady(_smooth(sums, HERE))
+        v = (near[:, :1] + SCARCE * typical) / (near[:, 1:] + SCARCE)
+        weight = (v + fine).pow(-2)
+        total[here] += weight * both[there]
+        total[there] += weight * both[here]
+        weight *= v
+        error[here] += weight * w[there]
+        error[there] += weight * w[here]
+    r, movie = rather.movedim(-1, 1), (1, 2, 3, 4)
+    far = ((w * (r - y).square()).sum(movie) / (y.shape[1] * w.sum(movie)))[:, None, None, None, None]
+    spare = SPARE * (far + fine).pow(-2)
+    count = total[:, -1:] + spare
+    mean, error = (total[:, :-1] + spare * r) / count, (error + spare * far) / count
+    return mean.movedim(1, -1), error.movedim(1, -1)
+
+
+def _overlap(shape: Sequence[int], offset: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where in (B, C, T, H, W) both a pixel and the one at an offset from it exist: of the first, of the second."""
+
+    def part(sign: int) -> tuple[slice, ...]:
+        steps = [(n, sign * d) for n, d in zip(shape, offset, strict=True)]
+        return slice(None), slice(None), *(slice(max(0, -d), max(0, n - max(0, d))) for n, d in steps)
+
+    return part(1), part(-1)
+
+
+def _offsets() -> list[tuple[int, int, int]]:
+    """One of each pair ±(frames, rows, columns): two pixels around in the frames next to each, one in three more."""
+    found = itertools.product(range(5), range(-2, 3), range(-2, 3))
+    return [(t, i, j) for t, i, j in found if (t, i, j) > (0, 0, 0) and (t <= 1 or max(abs(i), abs(j)) <= 1)]
+
+
+OFFSETS = _offsets()
+
+
+def _smooth(x: Float[Tensor, "B C T H W"], width: float) -> Float[Tensor, "B C T H W"]:
+    """Sums with a Gaussian of nearness in each frame, 1 at a distance of 0; nothing beyond the frame."""
+    return _nearness(x.shape[3], width, x) @ (x @ _nearness(x.shape[4], width, x))
+
+
+def _steady(x: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B C T H W"]:
+    """Sums over the frames near each."""
+    return torch.einsum("ts,bcshw->bcthw", _nearness(x.shape[2], STEADY, x), x)
+
+
+def _nearness(size: int, width: float, like: Tensor) -> Float[Tensor, "n n"]:
+    return _nearness_of(size, width, like.dtype, like.device)
+
+
+@functools.lru_cache(maxsize=64)
+def _nearness_of(size: int, width: float, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "n n"]:
+    place = torch.arange(size, dtype=dtype, device=device)
+    near = torch.exp(-0.5 * ((place[:, None] - place) / width).square())
+    return near * (near > 0.05)
 
 
 def median27(movies: Movies) -> Movies:

@@ -9,7 +9,21 @@ import torch
 
 from cstformer import series
 from cstformer.errors import CSTError
-from cstformer.trust import LOUDEST, Odds, Trust, continued, distances, fit_trust, median27, trusted_mean
+from cstformer.trust import (
+    FINE,
+    LOUDEST,
+    OFFSETS,
+    SCARCE,
+    SPARE,
+    Odds,
+    Trust,
+    alike_mean,
+    continued,
+    distances,
+    fit_trust,
+    median27,
+    trusted_mean,
+)
 
 
 def corrupted(seed=0, shape=(2, 6, 20, 20, 3)):
@@ -34,7 +48,7 @@ def test_fitted_odds_are_calibrated():
     """Of the pixels with a trust of about w a share of about w is intact; and the guess is better than the median."""
     movie, given, bad = corrupted(shape=(4, 8, 60, 60, 3))
     trust = fit_trust(movie, given)
-    w = trust.judge(given)[1].sigmoid()[..., 0]
+    w = trust.judge(given)[2].sigmoid()[..., 0]
     for low, high in ((0.0, 0.1), (0.2, 0.8), (0.9, 1.0)):
         some = (w > low) & (w < high)
         assert float((~bad)[some].double().mean()) == pytest.approx(float(w[some].mean()), abs=0.08)
@@ -44,17 +58,73 @@ def test_fitted_odds_are_calibrated():
 
 def test_sight_has_all_parts():
     _, given, _ = corrupted()
-    odds = Odds(2.0, (1.0, 1.0), (0.01, 0.01))
-    trust = Trust(odds, odds)
-    guess, rest, odds = trust.sight(given).split([3, 3, 1], -1)
+    odds = Odds(2.0, (-1.0, -1.0, 0.0, 0.0, 0.0, 0.0), (0.01, 0.01))
+    trust = Trust(odds, odds, odds, fine=0.01, usual=0.02)
+    guess, rest, odds, unsure = trust.sight(given).split([3, 3, 1, 1], -1)
+    around, error, _ = trust.judge(given)
     assert torch.equal(guess, trust.guess(given))
-    torch.testing.assert_close(guess + rest, given)
+    torch.testing.assert_close(around + rest, given)
+    torch.testing.assert_close(guess, around + (LOUDEST * odds).sigmoid() * rest)
+    torch.testing.assert_close(unsure.square(), (error + 0.01) / 0.03)
     assert odds.abs().max() <= 1
-    assert odds_of(1e6) == -LOUDEST
 
 
-def odds_of(distance):
-    return Odds(2.0, (1.0,), (0.01,))(torch.tensor([distance])).item()
+def test_odds_of_a_pixel_and_its_company():
+    """By hand: −f of the pixel and twice the mean of the others, which of two pixels is the f of the other."""
+    far = torch.tensor([1.0, 3.0], dtype=torch.float64).reshape(1, 1, 1, 2, 1)
+    found = Odds(0.5, (-1.0, 2.0, 0.0), (1.0,))(far).flatten()
+    f = np.log([2.0, 4.0])
+    np.testing.assert_allclose(found, 0.5 - f + 2 * f[::-1])
+    assert (Odds(2.0, (-10.0, 0.0, 0.0), (1e-9,))(far) == -LOUDEST).all()
+
+
+def test_blocks_are_known_by_their_company():
+    """Noise in blocks: with the odds of the others nearly all pixels are told, with those of the pixel alone not."""
+    movie, *_ = corrupted(shape=(2, 4, 32, 32, 3))
+    generator = torch.Generator().manual_seed(1)
+    bad = (torch.rand(2, 4, 4, 4, generator=generator) < 0.5).repeat_interleave(8, 2).repeat_interleave(8, 3)
+    given = movie + 0.3 * torch.randn(movie.shape, generator=generator, dtype=torch.float64) * bad[..., None]
+    trust = fit_trust(movie, given)
+    wrong = ((trust.judge(given)[2][..., 0] > 0) == bad).double().mean()
+    far = distances(given - median27(given))
+    alone = Odds(trust.median.base, (*trust.median.slopes[:2], 0.0, 0.0, 0.0, 0.0), trust.median.floors)
+    best = min(((alone(far)[..., 0] > at) == bad).double().mean() for at in np.linspace(-8, 8, 65))
+    assert wrong < 0.01 < 0.05 < best
+
+
+def test_mean_of_alike_pixels_by_hand():
+    """Two frames of one trusted pixel each: the other one by its likeness, and what is known without it."""
+    movies = torch.tensor([1.0, 3.0], dtype=torch.float64).reshape(1, 2, 1, 1, 1)
+    rather, fine = torch.full_like(movies, 2.5), 0.1
+    found, error = alike_mean(movies, torch.ones_like(movies), rather, fine)
+    v, far = 4.0, (1.5**2 + 0.5**2) / 2  # the one pair; 2.5 to the two pixels
+    weight, spare = (v + fine) ** -2, SPARE * (far + fine) ** -2
+    expected = (weight * np.array([3.0, 1.0]) + spare * 2.5) / (weight + spare)
+    np.testing.assert_allclose(found.flatten(), expected)
+    np.testing.assert_allclose(error.flatten(), (weight * v + spare * far) / (weight + spare))
+
+
+def test_alike_pixels_are_found_along_the_motion():
+    """White noise that moves by (1, −1) pixels a frame: only pixels along the motion say what another one is."""
+    generator = torch.Generator().manual_seed(0)
+    texture = torch.rand(40, 40, 3, generator=generator, dtype=torch.float64)
+    movie = torch.stack([texture.roll((t, -t), (0, 1))[4:36, 4:36] for t in range(4)])[None]
+    bad = torch.rand(movie.shape[:-1], generator=generator)[..., None] < 0.3
+    trust, half = (~bad).double(), torch.full_like(movie, 0.5)
+    found, error = alike_mean(torch.where(bad, half, movie), trust, half, FINE * float(movie.var()))
+    inside = bad.expand_as(movie)[:, 1:-1, 2:-2, 2:-2]
+    wrong = (found - movie)[:, 1:-1, 2:-2, 2:-2][inside].square().mean()
+    still = trusted_mean(torch.where(bad, half, movie), trust, half)
+    assert wrong < 0.15 * (still - movie)[:, 1:-1, 2:-2, 2:-2][inside].square().mean()
+    assert error[:, 1:-1].median() < 0.1 * movie.var()
+    assert (1, 1, -1) in OFFSETS and SCARCE < 1
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (1, 3, 2, 5, 1), (2, 1, 4, 1, 3)])
+def test_small_movies_have_a_guess(shape):
+    odds = Odds(0.0, (-1.0,) * (3 if shape[-1] == 1 else 6), (0.01,) * (1 if shape[-1] == 1 else 2))
+    movies = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    assert torch.isfinite(Trust(odds, odds, odds, 0.01, 0.02).sight(movies)).all()
 
 
 def test_colour_tells_noise_from_an_edge():
@@ -64,13 +134,14 @@ def test_colour_tells_noise_from_an_edge():
     edge = movie.clone()
     edge[:, :, :, 10:] += 1.0
     wrong = edge + (given - movie)
-    believed = trust.judge(wrong)[1][..., 0] > 0
+    believed = trust.judge(wrong)[2][..., 0] > 0
     near = torch.zeros_like(bad)
     near[:, :, :, 8:12] = True
-    right = float((believed == ~bad)[near].double().mean())
-    grey = Odds(trust.first.base, (2.0, 0.0), trust.first.floors)
-    bright = grey(distances(wrong - median27(wrong)))[..., 0] > 0
-    assert right > 0.9 > 0.8 > float((bright == ~bad)[near].double().mean())
+    wrongly = float((believed == bad)[near].double().mean())
+    grey = Odds(0.0, (-1.0, 0.0, 0.0, 0.0, 0.0, 0.0), trust.median.floors)
+    bright = grey(distances(wrong - median27(wrong)))[..., 0]
+    best = min(float(((bright > at) == bad)[near].double().mean()) for at in np.linspace(-8, 8, 65))
+    assert wrongly < 0.1 and wrongly < 0.6 * best
 
 
 def test_mean_of_trusted_pixels():

@@ -115,17 +115,19 @@ def frame_size(videos: Videos) -> tuple[int, int]:
 def training_crops(videos: Videos) -> Movies:
     """Crops at random places of the training recordings, made to look like more of them.
 
-    Forwards or backwards, at one to three times the speed, mirrored or not, in other colours, and with a camera that
-    drifts by a few pixels a frame: a recording has the motion of one drive, and those to restore have others.
+    Forwards or backwards, standing still or at up to three times the speed, mirrored or not, in other colours, and half
+    of them with a camera that drifts by a few pixels a frame: a recording has the motion of one drive, and those to
+    restore have others.
     """
     random, found = np.random.default_rng([videos.seed, 1]), list(recordings(videos)["train"].values())
     share = np.array([max(0, len(x) - videos.frames + 1) for x in found], dtype=float)
     crops = np.empty((videos.crops, videos.frames, *videos.crop, 3), np.float32)
     for crop in crops:
         x = found[random.choice(len(found), p=share / share.sum())]
-        pace = int(random.integers(1, 1 + min(3, (len(x) - 1) // (videos.frames - 1))))
+        pace = int(random.integers(1 + min(3, (len(x) - 1) // (videos.frames - 1))))
+        drift = DRIFT * random.integers(2)
         first = random.integers(len(x) - pace * (videos.frames - 1))
-        ways = [_drift(random, n, k, videos.frames) for n, k in zip(x.shape[1:3], videos.crop, strict=True)]
+        ways = [_drift(random, drift, n, k, videos.frames) for n, k in zip(x.shape[1:3], videos.crop, strict=True)]
         for i, (r, c) in enumerate(zip(*ways, strict=True)):
             crop[i] = x[first + pace * i, r : r + videos.crop[0], c : c + videos.crop[1]] / np.float32(255)
         y = crop[:: random.choice([-1, 1]), :, :: random.choice([-1, 1])]
@@ -133,9 +135,9 @@ def training_crops(videos: Videos) -> Movies:
     return crops
 
 
-def _drift(random: np.random.Generator, size: int, part: int, frames: int) -> Int[np.ndarray, " frames"]:
+def _drift(random: np.random.Generator, drift: float, size: int, part: int, frames: int) -> Int[np.ndarray, " frames"]:
     """First pixels of a part that moves steadily through ``size`` pixels."""
-    way = np.rint(random.normal(0, DRIFT) * np.arange(frames)).astype(int)
+    way = np.rint(random.normal(0, drift) * np.arange(frames)).astype(int)
     way = way.clip(part - size, size - part)
     return way - way.min() + random.integers(size - part - np.ptp(way) + 1)
 

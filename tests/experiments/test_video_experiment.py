@@ -54,15 +54,14 @@ def test_every_row_and_condition(smoke):
 
 
 def guessed_in_crops(clips, videos, kind):
-    """Where CST begins: the guess of each crop for itself, and the pixel once more as far as it is trusted."""
+    """Where CST begins: the guess of each crop for itself."""
     corruption = CONFIG.corruption(kind, videos)
     trust = task.first_guess(task.training_crops(videos), corruption, 0)
 
     class Guess:
         def predict(self, samples, at):
             frames = torch.from_numpy(samples_to_frames(samples)).float()
-            guess, odds = trust.judge(frames)
-            return task.as_samples((guess + odds.sigmoid() * (frames - guess)).numpy(), videos).values
+            return task.as_samples(trust.guess(frames).numpy(), videos).values
 
     given = task.corrupted(clips, videos, corruption.block, "fresh")
     return task.ask_clips(Guess(), given, videos, np.arange(clips.shape[1]), CONFIG.stride)
@@ -78,11 +77,11 @@ def test_numbers_follow_from_the_data(smoke, videos):
     assert 0.09 < copied["MSE"]["mean"] < 0.16  # 0.25 on 40 to 60 % of the pixels
     for condition in ("pixels, fresh masks", "blocks, fresh masks"):
         guess, median = (rows[name, condition]["MSE"]["mean"] for name in (video.GUESS, "switching median"))
-        assert guess < 1.1 * median < 0.3 * copied["MSE"]["mean"]
+        assert guess < 0.8 * median < 0.3 * copied["MSE"]["mean"]
         # Three steps change little: CST begins at its guess of each crop, and rivals that get it at that of the clip.
         in_crops = clip_mse(guessed_in_crops(clips, videos, condition.split(",")[0]), clips).mean()
         for name, begin in ((video.MEDIAN, in_crops), ("ViViT + guess", guess)):
-            assert rows[name, condition]["MSE"]["mean"] == pytest.approx(begin, rel=0.2)
+            assert rows[name, condition]["MSE"]["mean"] == pytest.approx(begin, rel=0.1)
     blend, mine = (rows[name, video.HALF]["MSE"]["mean"] for name in ("linear blend", video.MEDIAN))
     assert mine == pytest.approx(blend, rel=0.1)
     test = next(t for t in result["tests"] if t["name"] == "CST vs copy" and t["condition"] == "pixels, fresh masks")
