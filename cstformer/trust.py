@@ -80,7 +80,8 @@ class Trust:
     @classmethod
     def from_description(cls, found: dict[str, Any]) -> Trust:
         """The inverse of `dataclasses.asdict`."""
-        return cls(*(Odds(**found[name]) for name in ("median", "near", "alike")), found["fine"], found["usual"])
+        median, near, alike = (Odds(**found[name]) for name in ("median", "near", "alike"))
+        return cls(median, near, alike, found["fine"], found["usual"])
 
     def judge(self, movies: Movies) -> tuple[Movies, Pixels, Pixels]:
         """What the pixels around say of each, the square of its expected error, and the log odds of the pixel."""

@@ -10,6 +10,7 @@ CST 0.1138, with neither the mask nor the range of values said). A second CST is
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,7 +178,8 @@ class VideoExperiment(Experiment):
         if cell.condition == BETWEEN:
             return self._between(cell, config, videos, folder, progress)
         clips, filtered = clips_to_test(videos), cell.model in CLASSICAL
-        model, guess, facts = None, None, {}
+        model, guess = None, None
+        facts: dict[str, Any] = {}
         corruption = config.corruption(cell.condition, videos)
         if not filtered or cell.model == GUESS:
             crops = training_crops(videos)
@@ -192,19 +194,26 @@ class VideoExperiment(Experiment):
                 return y if trust is None else trust.guess(y)
 
             facts = _fit(model, as_samples(crops, videos), folder, progress, given=given)
+
+        def restore(motion: str, stride: tuple[int, int]) -> tuple[Movies, float]:
+            """Restored clips, and the seconds that each took."""
+            y, begin = corrupted(clips, videos, corruption.block, motion), time.perf_counter()
+            if guess is not None:
+                y = guess.guess(torch.from_numpy(y)).numpy()
+            if model is not None:
+                y = ask_clips(model, y, videos, np.arange(clips.shape[1]), stride)
+            elif cell.model != GUESS:
+                y = _filter(cell.model, y, clips[0])
+            return y, (time.perf_counter() - begin) / len(clips)
+
         arrays: dict[str, np.ndarray] = {}
         for motion in config.motions:
-            y = shown = corrupted(clips, videos, corruption.block, motion)
-            if guess is not None:
-                shown = guess.guess(torch.from_numpy(y)).numpy()
-            if model is not None:
-                y = ask_clips(model, shown, videos, np.arange(clips.shape[1]), config.stride)
-            elif cell.model == GUESS:
-                y = shown
-            else:
-                y = _filter(cell.model, y, clips[0])
+            y, facts["seconds_a_clip"] = restore(motion, config.stride)
             kept = {"restored": y[0, list(SHOWN)].astype(np.float32)}
             arrays |= {f"{motion} {name}": x for name, x in (_metrics(y, clips) | kept).items()}
+        if cell.model == MEDIAN:
+            y, seconds = restore(config.motions[0], (config.frames, max(config.crop)))
+            facts["apart"] = {"MSE": float(clip_mse(y, clips).mean()), "seconds_a_clip": seconds}
         return _result(model, arrays, facts)
 
     def _between(self, cell: Cell, config: Config, videos: Videos, folder: Path, progress: bool) -> CellResult:
@@ -300,7 +309,7 @@ def _fit(model: Any, samples: Samples, folder: Path, progress: bool, **options: 
 
 
 def _result(model: Any, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> CellResult:
-    seconds = model.report_.seconds if facts else 0.0
+    seconds = model.report_.seconds if "steps" in facts else 0.0
     return CellResult(arrays, 0 if model is None else model.n_parameters_, seconds, facts)
 
 
@@ -356,6 +365,17 @@ def _notes(config: Config, results: dict[Cell, CellResult], out: Path, seed: int
         f"{DROPPED.capitalize()}: every second frame is given. {HALF.capitalize()}: all frames of a synthetic scene "
         "are given, the truth halfway between is exact. Nothing is corrupted there.",
     ]
+    for kind in KINDS:
+        seconds = {c.model: r.facts["seconds_a_clip"] for c, r in results.items() if c.condition == kind}
+        if seconds:
+            listed = ", ".join(f"{name} {x:.2g}" for name, x in seconds.items())
+            notes.append(f"Seconds of one core to restore a clip, {kind}: {listed}.")
+        apart = results[Cell(MEDIAN, kind)].facts.get("apart") if MEDIAN in seconds else None
+        if apart:
+            notes.append(
+                f"With crops side by side instead of overlapping, {MEDIAN} has {apart['MSE']:.3g} ({kind}, "
+                f"{config.motions[0]} masks) in {apart['seconds_a_clip']:.2g} seconds."
+            )
     for cell, result in results.items():
         if result.facts.get("ended") not in (None, "finished"):
             steps, why = result.facts["steps"], result.facts["ended"]
