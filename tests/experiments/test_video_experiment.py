@@ -9,6 +9,7 @@ from PIL import Image
 from stopped_runs import Stopped, stop_and_go_on
 
 from cstformer.baselines.sizes import SIZES
+from cstformer.datasets.moving_scene import MovingScene
 from cstformer.estimator import CST
 from cstformer.experiments import base, video
 from cstformer.experiments import video_task as task
@@ -138,6 +139,20 @@ def test_presets_make_models_that_accept_their_settings():
                 getattr(model, "_check_settings", lambda: None)()
                 assert model.seed == 3 and model.max_minutes == config.minutes
     assert {row for row in SIZES["video"]} == set(video.PAPER_ERROR)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SIZES["video"])
+def test_the_papers_models_take_a_step(name):
+    """Whole clips of 10 × 128 × 160 in the paper's patches; the largest has 93 million weights."""
+    one = {"steps": 1, "batch": 1}
+    config = dataclasses.replace(video.EXPERIMENT.presets["paper"], cst=one, rivals=one)
+    videos = task.Videos("", config.crop, config.frames, config.patch, 2, 1, 0)
+    clips = np.stack([MovingScene(seed=i, size=config.size).frames(np.arange(10)) for i in range(2)])
+    model = video._model(name, config, 0)
+    model.fit(task.as_samples(clips.astype(np.float32), videos), given=task.Corruption(1, config.size))
+    assert model.report_.steps == 1
+    assert np.isfinite(model.report_.history[-1][1])
 
 
 def test_the_explorer_finds_the_middle_of_the_clips(smoke):
