@@ -46,7 +46,7 @@ from cstformer.metrics import clip_mse, paired_test, psnr, ssim, summary
 from cstformer.samples import Samples
 from cstformer.settings import PRESETS
 
-MEDIAN, LINEAR, ALL_MASKS = "CST", "CST (no guess)", "CST (all masks)"
+MEDIAN, LINEAR = "CST", "CST (no guess)"
 GUESS = "first guess of CST"
 NLM = "non-local means after it"
 KINDS = ("pixels", "blocks")
@@ -65,7 +65,6 @@ RESTORING = PRESETS["frames"] | {
 CST_ROWS: dict[str, dict[str, Any]] = {
     MEDIAN: RESTORING | {"start": "median"},
     LINEAR: RESTORING | {"start": "linear"},
-    ALL_MASKS: RESTORING | {"start": "median"},
 }
 INTERPOLATING = RESTORING | {"start": "linear", "hide": 0.5, "noise": 0.0, "batch": 16}
 GAP = 5  # frames of a crop of which every second one is given
@@ -98,7 +97,7 @@ class Config:
     block: int = 16
     """Side of the corrupted blocks in pixels; the other kind of mask has single pixels."""
     motions: tuple[str, ...] = MOTIONS
-    """Masks to test on; training draws a fresh one for every frame, but for one row of all of these."""
+    """Masks to test on; training draws a fresh one for every frame."""
     stride: tuple[int, int] = (10, 16)
     """Frames and pixels from one crop to the next when whole clips are asked for."""
     minutes: float = 8.0
@@ -117,10 +116,9 @@ class Config:
     rivals: dict[str, Any] = field(default_factory=dict)
     """Changes to the settings of every trained rival."""
 
-    def corruption(self, kind: str, videos: Videos, row: str = MEDIAN) -> Corruption:
+    def corruption(self, kind: str, videos: Videos) -> Corruption:
         """Law of the corruption while training."""
-        motions = self.motions if row == ALL_MASKS else ("fresh",)
-        return Corruption(1 if kind == "pixels" else self.block, frame_size(videos), motions)
+        return Corruption(1 if kind == "pixels" else self.block, frame_size(videos))
 
 
 class VideoExperiment(Experiment):
@@ -182,7 +180,7 @@ class VideoExperiment(Experiment):
         clips, filtered = clips_to_test(videos), cell.model in CLASSICAL
         model, guess = None, None
         facts: dict[str, Any] = {}
-        corruption = config.corruption(cell.condition, videos, cell.model)
+        corruption = config.corruption(cell.condition, videos)
         if not filtered or cell.model == GUESS:
             crops = training_crops(videos)
             if cell.model in WITH_GUESS or cell.model == GUESS:
@@ -358,8 +356,8 @@ def _notes(config: Config, results: dict[Cell, CellResult], out: Path, seed: int
         f"Trained on {names['train']}; tested on {names['test']}. N(0, 0.5) on 40 to 60 % of each frame, values in "
         f"[0, 1] and not clipped; single pixels, or blocks of {config.block} × {config.block}. The mask is secret.",
         f"Models are trained on {config.crops} crops of {sizes} pixels, at most {config.minutes:g} minutes each, with "
-        "fresh corruption in every step and a fresh mask for every frame; fixed and moving masks are new to all but "
-        f"{ALL_MASKS}, a CST that is trained on a third of each. Whole clips are blended from overlapping crops.",
+        "fresh corruption in every step and a fresh mask for every frame; fixed and moving masks are new to them. "
+        "Whole clips are blended from overlapping crops.",
         "MSE as in the paper, PSNR and SSIM; a clip is one observation.",
         f"{GUESS}: the pixel and the mean of those around that are trusted and alike, mixed by the pixel's trust, "
         "which is fitted to training pairs. Rows with “+ guess” get it as their input and give a change to it.",

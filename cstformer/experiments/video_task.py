@@ -63,18 +63,12 @@ class Corruption:
     block: int
     size: tuple[int, int]
     """Height and width of whole frames."""
-    motions: tuple[str, ...] = ("fresh",)
-    """Motions of the masks; of several each clip has one by chance."""
 
     def __call__(self, frames: Float[Tensor, "B T h w C"], generator: Generator) -> Float[Tensor, "B T h w C"]:
         """Draw what is given of these frames."""
         count, length, *crop = frames.shape[:4]
         whole = (crop[0], crop[1]) if self.block == 1 else self.size  # of single pixels a crop has enough
-        drawn = [draw_masks(count, (length, *whole), generator, block=self.block, motion=m) for m in self.motions]
-        masks = drawn[0]
-        if len(drawn) > 1:
-            which = torch.randint(len(drawn), (count,), generator=generator)
-            masks = torch.stack(drawn)[which, torch.arange(count)]
+        masks = draw_masks(count, (length, *whole), generator, block=self.block)
         row, col = (
             self.block * int(torch.randint((side - part) // self.block + 1, (), generator=generator))
             for side, part in zip(whole, crop, strict=True)

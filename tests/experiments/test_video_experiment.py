@@ -104,19 +104,6 @@ def test_blocks_of_a_crop_are_those_of_a_frame():
     assert y[y != 0].std() == pytest.approx(0.5, rel=0.02)
 
 
-def test_masks_of_all_motions():
-    """A third of the clips have the same mask in all frames, a third one that moves, a third a new one in each."""
-    corruption = task.Corruption(8, (32, 32), ("fresh", "fixed", "moving"))
-    y = corruption(torch.zeros(300, 3, 32, 32, 3), torch.Generator().manual_seed(0))
-    masks = (y != 0).any(-1)
-    fixed = (masks[:, 0] == masks[:, 1]).all((1, 2))
-    blocks = masks[:, 1].unflatten(1, (4, 8)).unflatten(3, (4, 8)).double().mean((2, 4))
-    fresh = ((blocks == 0) | (blocks == 1)).all((1, 2)) & ~fixed
-    assert (masks[fixed][:, 0] == masks[fixed][:, 2]).all()
-    for share in (fixed, fresh, ~fixed & ~fresh):
-        assert share.double().mean() == pytest.approx(1 / 3, abs=0.1)  # sd 0.027
-
-
 def test_whole_clips_from_crops():
     """A model that answers with what it is given at given times gives back the clip; a linear one its blend."""
 
