@@ -11,6 +11,7 @@ import secrets
 import shutil
 import struct
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -55,6 +56,23 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise CSTError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         _remove(tmp, failed=sys.exc_info()[0] is not None)
+
+
+@contextmanager
+def scratch_folder(beside: Path) -> Iterator[Path]:
+    """An empty hidden folder beside a path, gone at the end of the block: also when threads still write into it.
+
+    >>> with scratch_folder(Path("movie.zarr")) as folder:
+    ...     print(list(folder.iterdir()))
+    []
+    >>> folder.exists()
+    False
+    """
+    folder = Path(tempfile.mkdtemp(dir=beside.absolute().parent, prefix=".stage"))
+    try:
+        yield folder
+    finally:
+        _remove(folder, failed=sys.exc_info()[0] is not None)
 
 
 def _replace(tmp: Path, target: Path) -> None:

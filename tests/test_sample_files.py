@@ -1,9 +1,13 @@
 import errno
 import io
+import itertools
 import json
 import subprocess
 import sys
+import threading
+import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,7 @@ import pytest
 import xarray as xr
 
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.files import atomic_path, read_npz
+from cstformer.files import atomic_path, read_npz, scratch_folder
 from cstformer.patches import frames_to_samples
 from cstformer.samples import Samples
 
@@ -349,6 +353,29 @@ def test_atomic_path_replaces_directories(tmp_path):
     with pytest.raises(CSTError, match="it is a folder, not a file"), atomic_path(path) as tmp:
         tmp.write_text("file")
     assert (path / "new").exists()
+
+
+@pytest.mark.parametrize("guard", [scratch_folder, atomic_path])
+def test_a_failure_is_told_and_cleared_while_threads_still_write(tmp_path, guard):
+    folders: list[Path] = []
+
+    def writer() -> None:  # like a thread of a Zarr store, which makes the folder again when it is gone
+        end = time.monotonic() + 0.3
+        for number in itertools.count():
+            with suppress(OSError):
+                folders[0].mkdir(exist_ok=True)
+                (folders[0] / f"{number}").write_bytes(b"chunk")
+            if time.monotonic() > end:
+                return
+
+    thread = threading.Thread(target=writer)
+    with pytest.raises((CSTError, OSError), match="No space left on device"), guard(tmp_path / "a.zarr") as folder:
+        folders.append(folder)
+        thread.start()
+        time.sleep(0.05)
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not thread.is_alive()
+    assert not list(tmp_path.iterdir())
 
 
 def test_save_reports_what_the_library_refuses(tmp_path):

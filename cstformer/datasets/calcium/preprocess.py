@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from cstformer.datasets.calcium.baseline import BASELINES, delta_f
 from cstformer.datasets.calcium.hemodynamics import TILE, regress_out, remove_hemodynamics
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
 from cstformer.errors import CSTError, unknown
-from cstformer.files import atomic_path
+from cstformer.files import atomic_path, scratch_folder
 
 CORRECTIONS = ("estimator", "regression", "none")
 PAPER_CROP = (32, 40, 24, 24)
@@ -213,13 +212,12 @@ def preprocess(
         channels.append(recording.channel(settings.control))
     clock, observed = regular_clock(channels[0])
     times, rate, progress = [channel.times for channel in channels], 1 / channels[0].step, progress and not scheduler
-    here = Path(out).absolute().parent
     with (
         atomic_path(Path(out).absolute()) as temporary,
-        tempfile.TemporaryDirectory(dir=here, prefix=".stage") as folder,
+        scratch_folder(Path(out)) as folder,
         dask_cluster(scheduler),
     ):
-        small, margins = _reduce(recording, channels, settings, Path(folder), progress)
+        small, margins = _reduce(recording, channels, settings, folder, progress)
         height, width = small[0].shape[1:]
         exists = _mask(recording if mask is None else mask, small[0], settings, margins)
         rows, cols = _strip(max(len(clock), *(s.shape[0] for s in small)), height, width)
