@@ -41,7 +41,7 @@ DOUBT = 0.02  # trusted pixels around one that count as much as what is known wi
 COMPANY = (1.0, 3.0)  # pixels: standard deviations of nearness for the odds of others
 # Of `alike_mean`: frames and pixels over which a likeness is measured, pixels over which it is where those are too few
 # (less than SCARCE pairs), weight of what is known without it; share of a movie's variance that makes no difference.
-STEADY, HERE, BROAD, SCARCE, SPARE = 0.7, 1.5, 6.0, 0.3, 0.2
+STEADY, HERE, BROAD, SCARCE, SPARE = 0.7, 1.5, 6.0, 0.3, 0.02
 FINE = 0.007
 
 
@@ -74,6 +74,8 @@ class Trust:
     alike: Odds
     fine: float
     """Square of a difference between pixels that makes none to `alike_mean`."""
+    noise: float
+    """Mean square of the noise of pixels that have it."""
     usual: float
     """Mean of the squares that `alike_mean` expects of its errors."""
 
@@ -81,15 +83,16 @@ class Trust:
     def from_description(cls, found: dict[str, Any]) -> Trust:
         """The inverse of `dataclasses.asdict`."""
         median, near, alike = (Odds(**found[name]) for name in ("median", "near", "alike"))
-        return cls(median, near, alike, found["fine"], found["usual"])
+        return cls(median, near, alike, found["fine"], found["noise"], found["usual"])
 
     def judge(self, movies: Movies) -> tuple[Movies, Pixels, Pixels]:
         """What the pixels around say of each, the square of its expected error, and the log odds of the pixel."""
         around = median27(movies)
         around = trusted_mean(movies, self.median(distances(movies - around)).sigmoid(), around)
-        around, _ = alike_mean(movies, self.near(distances(movies - around)).sigmoid(), around, self.fine)
+        trust = self.near(distances(movies - around)).sigmoid()
+        around, _ = alike_mean(movies, trust, around, self.fine, self.noise)
         odds = self.alike(distances(movies - around))
-        return *alike_mean(movies, odds.sigmoid(), around, self.fine), odds
+        return *alike_mean(movies, odds.sigmoid(), around, self.fine, self.noise), odds
 
     def guess(self, movies: Movies) -> Movies:
         """The pixel and what is around it, mixed by the odds."""
@@ -113,13 +116,13 @@ def fit_trust(movies: Movies, given: Movies) -> Trust:
     if bool(intact.all()) or not bool(intact.any()):
         which = "none" if bool(intact.all()) else "all"
         raise CSTError(f"given changes {which} of the pixels; start='median' is for movies of which some are corrupted")
-    fine = FINE * float(movies.var())
+    fine, noise = FINE * float(movies.var()), float((given - movies)[~intact].square().mean())
     around = median27(given)
     median = _fit_odds(distances(given - around), intact)
     around = trusted_mean(given, median(distances(given - around)).sigmoid(), around)
     near = _fit_odds(distances(given - around), intact)
-    around, error = alike_mean(given, near(distances(given - around)).sigmoid(), around, fine)
-    return Trust(median, near, _fit_odds(distances(given - around), intact), fine, float(error.mean()))
+    around, error = alike_mean(given, near(distances(given - around)).sigmoid(), around, fine, noise)
+    return Trust(median, near, _fit_odds(distances(given - around), intact), fine, noise, float(error.mean()))
 
 
 def _fit_odds(distance: Float[Tensor, "B T H W k"], intact: Bool[Tensor, "B T H W"]) -> Odds:
@@ -170,16 +173,17 @@ def _blur(x: Movies) -> Movies:
     return y[:, 0].unflatten(0, (len(x), -1)).movedim(1, -1)
 
 
-def alike_mean(movies: Movies, trust: Pixels, rather: Movies, fine: float) -> tuple[Movies, Pixels]:
+def alike_mean(movies: Movies, trust: Pixels, rather: Movies, fine: float, noise: float) -> tuple[Movies, Pixels]:
     """Mean of the pixels at `OFFSETS` from each, weighted by trust and by how alike pixels at that offset are here.
 
-    With v the mean square of y(x) − y(x + offset) over trusted pairs near x, a neighbour counts 1 / (v + fine)².
-    ``rather`` counts `SPARE` times as much as a pixel that is as unlike as ``rather`` is to those that are trusted. The
-    mean of v, weighted in the same way, is the square of the error to expect.
+    With v the mean square of y(x) − y(x + offset) over trusted pairs near x, a neighbour of trust w counts
+    w / (v + fine)² + (1 − w) / (v + fine)(v + noise): where nothing can be trusted, many pixels with noise still tell
+    something. ``rather`` counts `SPARE` times as much as a pixel that is as unlike as ``rather`` is to those that are
+    trusted. The mean of v, weighted in the same way, and the noise that is left are the square of the error to expect.
     """
     y, w = (x.movedim(-1, 1).contiguous() for x in (movies, trust))
-    both = torch.cat([w * y, w], 1)
-    total, error = torch.zeros_like(both), torch.zeros_like(w)
+    one = torch.cat([y, torch.ones_like(w)], 1)
+    total, error, left = torch.zeros_like(one), torch.zeros_like(w), torch.zeros_like(w)
     for offset in OFFSETS:
         here, there = _overlap(y.shape[2:], offset)
         pair = w[here] * w[there]
@@ -192,17 +196,18 @@ def alike_mean(movies: Movies, trust: Pixels, rather: Movies, fine: float) -> tu
         typical = (broad[:, :1] + SCARCE * typical) / (broad[:, 1:] + SCARCE)
         near = _steady(_smooth(sums, HERE))
         v = (near[:, :1] + SCARCE * typical) / (near[:, 1:] + SCARCE)
-        weight = (v + fine).pow(-2)
-        total[here] += weight * both[there]
-        total[there] += weight * both[here]
-        weight *= v
-        error[here] += weight * w[there]
-        error[there] += weight * w[here]
+        trusted, doubted = (v + fine).pow(-2), 1 / ((v + fine) * (v + noise))
+        for one_side, other in ((here, there), (there, here)):
+            unsure = (1 - w[other]) * doubted
+            weight = w[other] * trusted + unsure
+            total[one_side] += weight * one[other]
+            error[one_side] += weight * v
+            left[one_side] += unsure.square()
     r, movie = rather.movedim(-1, 1), (1, 2, 3, 4)
     far = ((w * (r - y).square()).sum(movie) / (y.shape[1] * w.sum(movie)))[:, None, None, None, None]
     spare = SPARE * (far + fine).pow(-2)
     count = total[:, -1:] + spare
-    mean, error = (total[:, :-1] + spare * r) / count, (error + spare * far) / count
+    mean, error = (total[:, :-1] + spare * r) / count, (error + spare * far) / count + noise * left / count.square()
     return mean.movedim(1, -1), error.movedim(1, -1)
 
 

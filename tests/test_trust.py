@@ -12,6 +12,7 @@ from cstformer.errors import CSTError
 from cstformer.trust import (
     FINE,
     LOUDEST,
+    SCARCE,
     SPARE,
     Odds,
     Trust,
@@ -57,7 +58,7 @@ def test_fitted_odds_are_calibrated():
 def test_sight_has_all_parts():
     _, given, _ = corrupted()
     odds = Odds(2.0, (-1.0, -1.0, 0.0, 0.0, 0.0, 0.0), (0.01, 0.01))
-    trust = Trust(odds, odds, odds, fine=0.01, usual=0.02)
+    trust = Trust(odds, odds, odds, fine=0.01, noise=0.25, usual=0.02)
     guess, rest, odds, unsure = trust.sight(given).split([3, 3, 1, 1], -1)
     around, error, _ = trust.judge(given)
     assert torch.equal(guess, trust.guess(given))
@@ -90,16 +91,37 @@ def test_blocks_are_known_by_their_company():
     assert wrong < 0.01 < 0.05 < best
 
 
-def test_mean_of_alike_pixels_by_hand():
-    """Two frames of one trusted pixel each: the other one by its likeness, and what is known without it."""
-    movies = torch.tensor([1.0, 3.0], dtype=torch.float64).reshape(1, 2, 1, 1, 1)
-    rather, fine = torch.full_like(movies, 2.5), 0.1
-    found, error = alike_mean(movies, torch.ones_like(movies), rather, fine)
-    v, far = 4.0, (1.5**2 + 0.5**2) / 2  # the one pair; 2.5 to the two pixels
-    weight, spare = (v + fine) ** -2, SPARE * (far + fine) ** -2
+@pytest.mark.parametrize("second", [1.0, 0.25])
+def test_mean_of_alike_pixels_by_hand(second):
+    """Two frames of one pixel each: the other one by its likeness and trust, and what is known without it."""
+    movies, trust = (torch.tensor(x, dtype=torch.float64).reshape(1, 2, 1, 1, 1) for x in ([1.0, 3.0], [1.0, second]))
+    rather, fine, noise = torch.full_like(movies, 2.5), 0.1, 0.5
+    found, error = alike_mean(movies, trust, rather, fine, noise)
+    v = (second * 4.0 + SCARCE * 4.0) / (second + SCARCE)  # the one pair, whatever its trust
+    far = (1.5**2 + second * 0.5**2) / (1 + second)  # 2.5 to the two pixels
+    w = np.array([second, 1.0])  # trust of the other one
+    trusted, doubted = w * (v + fine) ** -2, (1 - w) / ((v + fine) * (v + noise))
+    weight, spare = trusted + doubted, SPARE * (far + fine) ** -2
     expected = (weight * np.array([3.0, 1.0]) + spare * 2.5) / (weight + spare)
     np.testing.assert_allclose(found.flatten(), expected)
-    np.testing.assert_allclose(error.flatten(), (weight * v + spare * far) / (weight + spare))
+    square = (weight * v + spare * far) / (weight + spare) + noise * (doubted / (weight + spare)) ** 2
+    np.testing.assert_allclose(error.flatten(), square)
+
+
+def test_noise_that_stays_is_averaged():
+    """A block that no frame shows: many pixels with noise say more than their median, and the error is foreseen."""
+    movie, *_ = corrupted(shape=(2, 8, 32, 32, 3))
+    movie = movie[:, :1].expand_as(movie)
+    generator = torch.Generator().manual_seed(1)
+    bad = (torch.rand(2, 1, 4, 4, generator=generator) < 0.5).repeat_interleave(8, 2).repeat_interleave(8, 3)
+    bad = bad.expand(movie.shape[:-1])
+    given = movie + 0.5 * torch.randn(movie.shape, generator=generator, dtype=torch.float64) * bad[..., None]
+    trust = fit_trust(movie, given)
+    around, error, _ = trust.judge(given)
+    wrong = (around - movie).square().mean(-1)
+    assert wrong[bad].mean() < 0.65 * (median27(given) - movie).square().mean(-1)[bad].mean()
+    assert 0.5 < error[..., 0][bad].mean() / wrong[bad].mean() < 2
+    assert error[..., 0][bad].mean() > 10 * error[..., 0][~bad].mean()
 
 
 def test_alike_pixels_are_found_along_the_motion():
@@ -109,7 +131,7 @@ def test_alike_pixels_are_found_along_the_motion():
     movie = torch.stack([texture.roll((t, -t), (0, 1))[4:36, 4:36] for t in range(4)])[None]
     bad = torch.rand(movie.shape[:-1], generator=generator)[..., None] < 0.3
     trust, half = (~bad).double(), torch.full_like(movie, 0.5)
-    found, error = alike_mean(torch.where(bad, half, movie), trust, half, FINE * float(movie.var()))
+    found, error = alike_mean(torch.where(bad, half, movie), trust, half, FINE * float(movie.var()), 0.25)
     inside = bad.expand_as(movie)[:, 1:-1, 2:-2, 2:-2]
     wrong = (found - movie)[:, 1:-1, 2:-2, 2:-2][inside].square().mean()
     still = trusted_mean(torch.where(bad, half, movie), trust, half)
@@ -121,7 +143,7 @@ def test_alike_pixels_are_found_along_the_motion():
 def test_small_movies_have_a_guess(shape):
     odds = Odds(0.0, (-1.0,) * (3 if shape[-1] == 1 else 6), (0.01,) * (1 if shape[-1] == 1 else 2))
     movies = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    assert torch.isfinite(Trust(odds, odds, odds, 0.01, 0.02).sight(movies)).all()
+    assert torch.isfinite(Trust(odds, odds, odds, 0.01, 0.25, 0.02).sight(movies)).all()
 
 
 def test_colour_tells_noise_from_an_edge():
