@@ -360,6 +360,10 @@ class CST(Settings, BaseEstimator):
                 "start='median' is for frames (patches.frames_to_samples), fit(frames, given=corruption) and "
                 "pattern='context'; choose another start"
             )
+        if self.start == "motion" and (samples.layout is None or self.pattern == "joint"):
+            raise CSTError(
+                "start='motion' is for frames (patches.frames_to_samples) and pattern='context'; choose another start"
+            )
 
     def _fit_trust(self, data: Batch) -> Trust:
         """Fit which pixels to believe, to a few samples and what is given of them."""
@@ -442,7 +446,7 @@ class CST(Settings, BaseEstimator):
         guess = frames and self.start == "smooth" and self.pattern == "context"
         layout = self._layout()
         sight = None
-        if layout is not None and self.start == "median":
+        if layout is not None and self.start in ("median", "motion"):
             sight = (*layout.patch, HALO, layout.channels)
         settings = {name: getattr(self, name) for name in names}
         return Architecture(d=d, c=c, near=near, guess=guess, sight=sight, **settings)
@@ -539,8 +543,8 @@ class CST(Settings, BaseEstimator):
 
     def _known(self, values: Any, queries: np.ndarray) -> Tensor:
         """Check the values of queries; in the model's units."""
-        if self.start == "median":
-            raise CSTError("values cannot take the place of start='median', which is more than values; leave them out")
+        if self._fitted().architecture.sight is not None:
+            raise CSTError(f"values cannot take the place of start={self.start!r}, which is more; leave them out")
         y = as_floats("values", values)
         shape = (*queries.shape[:2], self._fitted().architecture.c)
         if y.shape != shape or not np.isfinite(y).all():

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cstformer import series
+from cstformer.cubic_convolution import keys_weights
+from cstformer.film import Film
 from cstformer.gaussian_process import Kernel, smoothing_weights
 from cstformer.interpolation import Start, make_start
 from cstformer.objective import Batch
@@ -31,17 +33,10 @@ from cstformer.waves import Waves, fit_waves
 Pixels = tuple[np.ndarray, np.ndarray]
 """Origin and extent of the row and column axes in pixels: pixel = origin + extent · coordinate."""
 Smoother = Waves | Kernel | Trust | None
-HALO = 2  # pixels around a patch that the ``median`` start shows as well
+HALO = 2  # pixels around a patch that the starts ``median`` and ``motion`` show as well
 
+_FILM = 2**22  # pixels of a film at a time
 _BLEND = 16  # how many times cheaper it is to blend a pixel of whole frames than to cut it out of all of them
-
-# Keys' kernel with a = −1/2: weight of the pixels −1, 0, 1, 2 at fraction f, as coefficients of 1, f, f², f³.
-_KEYS = (
-    (0.0, -0.5, 1.0, -0.5),
-    (1.0, 0.0, -2.5, 1.5),
-    (0.0, 0.5, 2.0, -1.5),
-    (0.0, 0.0, -0.5, 0.5),
-)
 
 
 def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels, smoother: Smoother = None) -> Start:
@@ -50,7 +45,8 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
     Parameters
     ----------
     kind : start in time, one of `interpolation.STARTS`, or ``wiener``: the frames filtered, then ``cubic``, or
-        ``median``: what `Trust.sight` says of the pixels of a patch and `HALO` around it, then ``linear``
+        ``median``: what `Trust.sight` says of the pixels of a patch and `HALO` around it, then ``linear``, or
+        ``motion``: the same of a `Film`
     points : Context with coordinates (t, row, col), ordered by time
     layout : PatchLayout
     pixels : origin and extent of the row and column axes in pixels
@@ -58,7 +54,9 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         ``smooth``; or Trust, for ``median``
     """
     times, exists, frames = whole_frames(points, layout, pixels)
-    halo = 0
+    halo, film = 0, None
+    if kind == "motion":
+        halo, film = HALO, Film(times, exists, frames)
     if kind == "median":
         assert isinstance(smoother, Trust), "the median start needs fitted trust"
         kind, frames, halo = "linear", smoother.sight(continued(frames, exists)), HALO
@@ -100,6 +98,14 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         window = _windows(bands(), *corner, size, layout.periodic)
         return weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
 
+    def of_film(x: Series, corner: tuple[Tensor, Tensor], size: tuple[int, int]) -> Series:
+        """Windows of whole frames at the moments of the queries."""
+        assert film is not None
+        moments, which = _distinct(x.value[..., 0])
+        frames = film(moments, x.order).coefs  # (1 + order, B, u, H, W, ·), the derivatives of compose
+        windows = [_windows(part, *corner, size, layout.periodic, which)[:, 0] for part in frames]
+        return series.compose(x.map(lambda c: c[..., 0, None, None, None]), windows)
+
     def start(x: Series) -> Series:
         rows = _position(x, 1, layout, pixels)
         cols = _position(x, 2, layout, pixels)
@@ -108,7 +114,9 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         first, size = (halo, (p, q)) if whole else (halo + 1, (p + 3, q + 3))
         corner = (rows[0] - first, cols[0] - first)
         moments, which = _distinct(x.value[..., 0])
-        if x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
+        if film is not None:
+            y = of_film(x, corner, size)
+        elif x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
             y = series.constant(_windows(at_moments(moments), *corner, size, layout.periodic, which)[:, 0])
         else:  # windows of all frames are fewer pixels than frames of all moments
             y = of_all_frames(x, corner, size)
@@ -117,7 +125,18 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
             y = _resample(y, cols[1], q, axis=4)
         return y.map(lambda c: c.flatten(3))
 
-    return start
+    if film is None:
+        return start
+
+    def some_at_a_time(x: Series) -> Series:
+        """A film is made of whole frames: few moments at a time."""
+        m = x.coefs.shape[2]
+        if m == 1 or _distinct(x.value[..., 0])[0].numel() * height * width * (1 + x.order) <= _FILM:
+            return start(x)
+        halves = [x.map(lambda c: c[:, :, : m // 2]), x.map(lambda c: c[:, :, m // 2 :])]
+        return series.concatenate([some_at_a_time(half) for half in halves], 1)
+
+    return some_at_a_time
 
 
 def _blend(weights: Tensor, x: Tensor) -> Tensor:
@@ -311,14 +330,10 @@ def _windows(
 
 def _resample(y: Series, fraction: Series, size: int, axis: int) -> Series:
     """Cubic convolution along one pixel axis of (J, B, m, p, q, C)."""
-    f = fraction.value
     total: Series | None = None
-    for tap, (a0, a1, a2, a3) in enumerate(_KEYS):
-        derivatives = [a0 + f * (a1 + f * (a2 + f * a3)), a1 + f * (2 * a2 + f * 3 * a3), a2 + f * 3 * a3]
-        derivatives += [torch.full_like(f, a3)] + [torch.zeros_like(f)] * max(0, y.order - 3)
-        weight = series.compose(fraction, derivatives[: y.order + 1]).map(lambda w: w[..., None, None, None])
+    for tap, weight in enumerate(keys_weights(fraction)):
         taps = Series(y.coefs.narrow(axis, tap, size), y.order, y.directions)
-        term = weight * taps
+        term = weight.map(lambda w: w[..., None, None, None]) * taps
         total = term if total is None else total + term
     assert total is not None
     return total

@@ -48,8 +48,9 @@ class Settings:
     dropout: float = setting(0.0, "dropout on token features while training", low=0, high=0.99)
     start: str = setting(
         "smooth",
-        "the value first put on a query; median: of the pixels around, for fit(frames, given=corruption)",
-        ("linear", "hermite", "cubic", "smooth", "median"),
+        "the value first put on a query; for frames also motion: things on their way from one to the next; "
+        "and median: of the pixels around, for fit(frames, given=corruption)",
+        ("linear", "hermite", "cubic", "smooth", "median", "motion"),
     )
     # The Sobolev loss
     order: int = setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)

@@ -40,6 +40,7 @@ from cstformer.experiments.video_task import (
     first_guess,
     frame_size,
     make_data,
+    on_their_way,
     training_crops,
 )
 from cstformer.metrics import clip_mse, paired_test, psnr, ssim, summary
@@ -66,7 +67,7 @@ CST_ROWS: dict[str, dict[str, Any]] = {
     MEDIAN: RESTORING | {"start": "median"},
     LINEAR: RESTORING | {"start": "linear"},
 }
-INTERPOLATING = RESTORING | {"start": "linear", "hide": 0.5, "noise": 0.0, "batch": 16}
+INTERPOLATING = RESTORING | {"start": "motion", "hide": 0.5, "noise": 0.0, "batch": 8}
 GAP = 5  # frames of a crop of which every second one is given
 # Trained rivals: key in the registry and changes to its default preset. Transformers get the patches and width of CST.
 _VIT = {"tubelet_frames": 1, "tubelet_rows": 8, "tubelet_cols": 8, "batch": 4, "steps": 3000}
@@ -160,7 +161,7 @@ class VideoExperiment(Experiment):
         """Both kinds of masks, and the frames between."""
         trained = list(SIZES["video"]) if config.paper else [*CST_ROWS, *RIVALS, *WITH_GUESS]
         cells = [Cell(row, kind) for kind in KINDS for row in (*trained, *CLASSICAL)]
-        return cells if config.paper else [*cells, *(Cell(row, BETWEEN) for row in (MEDIAN, *BLENDS))]
+        return cells if config.paper else [*cells, *(Cell(row, BETWEEN) for row in (MEDIAN, *BLENDS, GUESS))]
 
     def row_name(self, name: str) -> str:
         """Registry keys stand for their rows."""
@@ -219,25 +220,35 @@ class VideoExperiment(Experiment):
     def _between(self, cell: Cell, config: Config, videos: Videos, folder: Path, progress: bool) -> CellResult:
         """Every second frame is given, and the others are asked for; half frame times where the truth is known."""
         videos = dataclasses.replace(videos, frames=GAP)
-        samples = as_samples(training_crops(videos), videos)
+        model: Any = None
+        facts: dict[str, Any] = {}
+        if cell.model != GUESS:
+            samples = as_samples(training_crops(videos), videos)
         if cell.model in BLENDS:
-            model, facts = BASELINES[BLENDS[cell.model]](seed=videos.seed).fit(samples), {}
-        else:
+            model = BASELINES[BLENDS[cell.model]](seed=videos.seed).fit(samples)
+        elif cell.model == MEDIAN:
             settings = INTERPOLATING | config.cst | {"hide": INTERPOLATING["hide"]}
             model = CST(**settings | {"seed": videos.seed, "max_minutes": config.minutes, "validation": 0.03})
             facts = _fit(model, samples, folder, progress)
+
+        def ask(clips: Movies, times: np.ndarray, every: int = 1) -> Movies:
+            if model is None:
+                return on_their_way(clips[:, ::every], np.arange(0, clips.shape[1], every), times)
+            return ask_clips(model, clips, videos, times, (2, config.stride[1]), every)
+
         clips = clips_to_test(videos)[:, :9]
-        stride = (2, config.stride[1])
         odd = np.arange(1, 8, 2)
-        y = ask_clips(model, clips, videos, odd, stride, every=2)
+        begin = time.perf_counter()
+        y = ask(clips, odd, every=2)
+        facts["seconds_a_frame"] = (time.perf_counter() - begin) / (len(clips) * len(odd))
         arrays = {f"{DROPPED} {name}": x for name, x in _metrics(y, clips[:, odd]).items()}
         fine = np.linspace(0, 8, 33)
-        arrays["film"] = ask_clips(model, clips[:1], videos, fine, stride, every=2)[0].astype(np.float32)
+        arrays["film"] = ask(clips[:1], fine, every=2)[0].astype(np.float32)
         scenes = [MovingScene(seed=1000 + i, size=frame_size(videos)) for i in range(min(2, config.test))]
         whole, half = np.arange(GAP), np.arange(GAP - 1) + 0.5
         frames = np.stack([scene.frames(whole) for scene in scenes])
         truth = np.stack([scene.frames(half) for scene in scenes])
-        y = ask_clips(model, frames, videos, half, stride)
+        y = ask(frames, half)
         arrays |= {f"{HALF} {name}": x for name, x in _metrics(y, truth).items()}
         return _result(model, arrays, facts)
 
@@ -363,8 +374,13 @@ def _notes(config: Config, results: dict[Cell, CellResult], out: Path, seed: int
         "which is fitted to training pairs. Rows with “+ guess” get it as their input and give a change to it.",
         f"{NLM}: frame by frame; of {len(STRENGTHS)} strengths, the better one on the first test clip.",
         f"{DROPPED.capitalize()}: every second frame is given. {HALF.capitalize()}: all frames of a synthetic scene "
-        "are given, the truth halfway between is exact. Nothing is corrupted there.",
+        "are given, the truth halfway between is exact. Nothing is corrupted there; the first guess is another one, "
+        "whole frames that are moved to the moment in question and blended.",
     ]
+    seconds = {c.model: r.facts["seconds_a_frame"] for c, r in results.items() if c.condition == BETWEEN}
+    if seconds:
+        listed = ", ".join(f"{name} {x:.2g}" for name, x in seconds.items())
+        notes.append(f"Seconds of one core for a frame {BETWEEN}: {listed}.")
     for kind in KINDS:
         seconds = {c.model: r.facts["seconds_a_clip"] for c, r in results.items() if c.condition == kind}
         if seconds:

@@ -21,6 +21,7 @@ from cstformer.datasets.corruption import corrupt_frames, draw_masks
 from cstformer.datasets.moving_scene import MovingScene
 from cstformer.datasets.video import LENGTH, Recording, open_videos, split_recordings
 from cstformer.files import atomic_path, read_npz
+from cstformer.film import Film
 from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch, window_starts
 from cstformer.samples import Samples
 from cstformer.trust import Trust, fit_trust
@@ -159,6 +160,17 @@ def first_guess(crops: Movies, corruption: Corruption, seed: int) -> Trust:
     """The guess that CST starts from, for its rivals: fitted to a few training crops."""
     clean = torch.from_numpy(crops[:32])
     return fit_trust(clean, corruption(clean, torch.Generator().manual_seed(seed)))
+
+
+def on_their_way(frames: Movies, times: Float[np.ndarray, " T"], at: Float[np.ndarray, " M"]) -> Movies:
+    """Whole frames at other times: the guess that CST starts from between frames."""
+    movies = torch.from_numpy(np.asarray(frames, np.float32))
+    moments, clock = (torch.as_tensor(x, dtype=movies.dtype).expand(len(movies), -1) for x in (at, times))
+    found = [
+        Film(clock[i : i + 1], torch.ones(1, len(times), dtype=torch.bool), movies[i : i + 1])(moments[i : i + 1])
+        for i in range(len(movies))
+    ]
+    return torch.cat([x.value[..., :3] for x in found]).numpy()
 
 
 def as_samples(movies: Movies, videos: Videos, every: int = 1) -> Samples:

@@ -46,7 +46,8 @@ def test_every_row_and_condition(smoke):
     found = {(row["model"], row["condition"]) for row in result["table"]}
     masks = [f"{kind}, {motion} masks" for kind in video.KINDS for motion in CONFIG.motions]
     expected = {(row, condition) for row in ROWS[:5] for condition in masks}
-    expected |= {(row, condition) for row in (video.MEDIAN, *video.BLENDS) for condition in (video.DROPPED, video.HALF)}
+    between = (video.MEDIAN, video.GUESS, *video.BLENDS)
+    expected |= {(row, condition) for row in between for condition in (video.DROPPED, video.HALF)}
     assert found == expected
     files = {"restored_pixels.png", "restored_blocks.png", "between.gif", "learning_curves.png"}
     assert {figure["file"] for figure in result["figures"]} == files
@@ -83,8 +84,8 @@ def test_numbers_follow_from_the_data(smoke, videos):
         in_crops = clip_mse(guessed_in_crops(clips, videos, condition.split(",")[0]), clips).mean()
         for name, begin in ((video.MEDIAN, in_crops), ("ViViT + guess", guess)):
             assert rows[name, condition]["MSE"]["mean"] == pytest.approx(begin, rel=0.1)
-    blend, mine = (rows[name, video.HALF]["MSE"]["mean"] for name in ("linear blend", video.MEDIAN))
-    assert mine == pytest.approx(blend, rel=0.1)
+    blend, guess, mine = (rows[name, video.HALF]["MSE"]["mean"] for name in ("linear blend", video.GUESS, video.MEDIAN))
+    assert max(guess, mine) < 0.3 * blend  # things move by known amounts; CST sees crops, and the guess whole frames
     test = next(t for t in result["tests"] if t["name"] == "CST vs copy" and t["condition"] == "pixels, fresh masks")
     assert test["effect"] == -1
 
