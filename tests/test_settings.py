@@ -60,7 +60,7 @@ def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
 
 def test_choices_are_those_of_the_code():
     fields = setting_fields()
-    assert fields["start"].metadata["choices"] == (*STARTS, "median")  # of frames alone
+    assert fields["start"].metadata["choices"] == (*STARTS, "median", "motion")  # the last two of frames alone
     assert fields["dummy_law"].metadata["choices"] == DUMMY_LAWS
 
 
