@@ -2,12 +2,10 @@ import errno
 import io
 import itertools
 import json
+import shutil
 import subprocess
 import sys
-import threading
-import time
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -356,25 +354,21 @@ def test_atomic_path_replaces_directories(tmp_path):
 
 
 @pytest.mark.parametrize("guard", [scratch_folder, atomic_path])
-def test_a_failure_is_told_and_cleared_while_threads_still_write(tmp_path, guard):
-    folders: list[Path] = []
+def test_a_failure_is_told_and_cleared_while_threads_still_write(tmp_path, guard, monkeypatch):
+    """A thread of a Zarr store makes its folder again when it is gone; here three times."""
+    late, remove = iter(range(3)), shutil.rmtree
 
-    def writer() -> None:  # like a thread of a Zarr store, which makes the folder again when it is gone
-        end = time.monotonic() + 0.3
-        for number in itertools.count():
-            with suppress(OSError):
-                folders[0].mkdir(exist_ok=True)
-                (folders[0] / f"{number}").write_bytes(b"chunk")
-            if time.monotonic() > end:
-                return
+    def remove_and_lose(path, **options):
+        remove(path, **options)
+        for number in itertools.islice(late, 1):
+            path.mkdir()
+            (path / f"{number}").write_bytes(b"chunk")
 
-    thread = threading.Thread(target=writer)
+    monkeypatch.setattr(shutil, "rmtree", remove_and_lose)
     with pytest.raises((CSTError, OSError), match="No space left on device"), guard(tmp_path / "a.zarr") as folder:
-        folders.append(folder)
-        thread.start()
-        time.sleep(0.05)
+        folder.mkdir(exist_ok=True)
         raise OSError(errno.ENOSPC, "No space left on device")
-    assert not thread.is_alive()
+    assert next(late, None) is None
     assert not list(tmp_path.iterdir())
 
 
