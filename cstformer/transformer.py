@@ -52,7 +52,7 @@ class Architecture:
     guess: bool = False
     """Whether context tokens carry the start at their own place, and apart from it what it leaves of their value."""
     sight: tuple[int, int, int, int] | None = None
-    """Rows, columns, halo and channels of a start that shows pixels around a patch as well (`Trust.sight`)."""
+    """Rows, columns, halo and channels of a start that shows pixels around a patch as well (`Trust.sight`, `Film`)."""
 
     @property
     def seen(self) -> int:
@@ -380,7 +380,8 @@ class ContinuousTransformer(nn.Module):
         """Mix γ·pixel + (1 − γ)·(around + change), with γ from the log odds of the pixel and what the token adds.
 
         The start has the guess w·pixel + (1 − w)·around, w by the odds alone, the rest pixel − around, and the error to
-        expect of what is around, which the change is multiplied by: where all is known it should stay.
+        expect of what is around, which the change is multiplied by: where all is known it should stay. Of a `Film`, the
+        frame before and the frame after take the places of the pixel and of what is around it.
         """
         assert self.architecture.sight is not None
         rows, cols, halo, channels = self.architecture.sight
