@@ -33,6 +33,8 @@ from cstformer.waves import Waves, fit_waves
 Pixels = tuple[np.ndarray, np.ndarray]
 """Origin and extent of the row and column axes in pixels: pixel = origin + extent · coordinate."""
 Smoother = Waves | Kernel | Trust | None
+Windows = Callable[[Series, tuple[Tensor, Tensor], tuple[int, int]], Series]
+"""From queries, first pixels (B, m) and a size to windows of that size, (J, B, m, rows, cols, C)."""
 HALO = 2  # pixels around a patch that the starts ``median`` and ``motion`` show as well
 
 _FILM = 2**22  # pixels of a film at a time
@@ -54,9 +56,9 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         ``smooth``; or Trust, for ``median``
     """
     times, exists, frames = whole_frames(points, layout, pixels)
-    halo, film = 0, None
     if kind == "motion":
-        halo, film = HALO, Film(times, exists, frames)
+        return _film_start(Film(times, exists, frames), layout, pixels)
+    halo = 0
     if kind == "median":
         assert isinstance(smoother, Trust), "the median start needs fitted trust"
         kind, frames, halo = "linear", smoother.sight(continued(frames, exists)), HALO
@@ -98,45 +100,46 @@ def frame_start(kind: str, points: Context, layout: PatchLayout, pixels: Pixels,
         window = _windows(bands(), *corner, size, layout.periodic)
         return weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
 
-    def of_film(x: Series, corner: tuple[Tensor, Tensor], size: tuple[int, int]) -> Series:
-        """Windows of whole frames at the moments of the queries."""
-        assert film is not None
+    def windows(x: Series, corner: tuple[Tensor, Tensor], size: tuple[int, int]) -> Series:
+        moments, which = _distinct(x.value[..., 0])
+        if x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
+            return series.constant(_windows(at_moments(moments), *corner, size, layout.periodic, which)[:, 0])
+        return of_all_frames(x, corner, size)  # windows of all frames are fewer pixels than frames of all moments
+
+    return lambda x: _cut_out(x, windows, layout, pixels, halo)
+
+
+def _film_start(film: Film, layout: PatchLayout, pixels: Pixels) -> Start:
+    """Start at patches of a film, which is made of whole frames: few moments at a time."""
+    height, width = layout.frame
+
+    def windows(x: Series, corner: tuple[Tensor, Tensor], size: tuple[int, int]) -> Series:
         moments, which = _distinct(x.value[..., 0])
         frames = film(moments, x.order).coefs  # (1 + order, B, u, H, W, ·), the derivatives of compose
-        windows = [_windows(part, *corner, size, layout.periodic, which)[:, 0] for part in frames]
-        return series.compose(x.map(lambda c: c[..., 0, None, None, None]), windows)
+        parts = [_windows(part, *corner, size, layout.periodic, which)[:, 0] for part in frames]
+        return series.compose(x.map(lambda c: c[..., 0, None, None, None]), parts)
 
     def start(x: Series) -> Series:
-        rows = _position(x, 1, layout, pixels)
-        cols = _position(x, 2, layout, pixels)
-        whole = _on_grid(rows[1]) and _on_grid(cols[1])
-        p, q = (side + 2 * halo for side in layout.patch)
-        first, size = (halo, (p, q)) if whole else (halo + 1, (p + 3, q + 3))
-        corner = (rows[0] - first, cols[0] - first)
-        moments, which = _distinct(x.value[..., 0])
-        if film is not None:
-            y = of_film(x, corner, size)
-        elif x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
-            y = series.constant(_windows(at_moments(moments), *corner, size, layout.periodic, which)[:, 0])
-        else:  # windows of all frames are fewer pixels than frames of all moments
-            y = of_all_frames(x, corner, size)
-        if not whole:
-            y = _resample(y, rows[1], p, axis=3)
-            y = _resample(y, cols[1], q, axis=4)
-        return y.map(lambda c: c.flatten(3))
-
-    if film is None:
-        return start
-
-    def some_at_a_time(x: Series) -> Series:
-        """A film is made of whole frames: few moments at a time."""
         m = x.coefs.shape[2]
         if m == 1 or _distinct(x.value[..., 0])[0].numel() * height * width * (1 + x.order) <= _FILM:
-            return start(x)
+            return _cut_out(x, windows, layout, pixels, HALO)
         halves = [x.map(lambda c: c[:, :, : m // 2]), x.map(lambda c: c[:, :, m // 2 :])]
-        return series.concatenate([some_at_a_time(half) for half in halves], 1)
+        return series.concatenate([start(half) for half in halves], 1)
 
-    return some_at_a_time
+    return start
+
+
+def _cut_out(x: Series, windows: Windows, layout: PatchLayout, pixels: Pixels, halo: int) -> Series:
+    """Patches at the places of the queries, with so many pixels around, from windows of whole pixels."""
+    rows, cols = (_position(x, axis, layout, pixels) for axis in (1, 2))
+    whole = _on_grid(rows[1]) and _on_grid(cols[1])
+    p, q = (side + 2 * halo for side in layout.patch)
+    first, size = (halo, (p, q)) if whole else (halo + 1, (p + 3, q + 3))
+    y = windows(x, (rows[0] - first, cols[0] - first), size)
+    if not whole:
+        y = _resample(y, rows[1], p, axis=3)
+        y = _resample(y, cols[1], q, axis=4)
+    return y.map(lambda c: c.flatten(3))
 
 
 def _blend(weights: Tensor, x: Tensor) -> Tensor:

@@ -224,12 +224,12 @@ class VideoExperiment(Experiment):
         facts: dict[str, Any] = {}
         if cell.model != GUESS:
             samples = as_samples(training_crops(videos), videos)
-        if cell.model in BLENDS:
-            model = BASELINES[BLENDS[cell.model]](seed=videos.seed).fit(samples)
-        elif cell.model == MEDIAN:
-            settings = INTERPOLATING | config.cst | {"hide": INTERPOLATING["hide"]}
-            model = CST(**settings | {"seed": videos.seed, "max_minutes": config.minutes, "validation": 0.03})
-            facts = _fit(model, samples, folder, progress)
+            if cell.model in BLENDS:
+                model = BASELINES[BLENDS[cell.model]](seed=videos.seed).fit(samples)
+            else:
+                settings = INTERPOLATING | config.cst | {"hide": INTERPOLATING["hide"]}
+                model = CST(**settings | {"seed": videos.seed, "max_minutes": config.minutes, "validation": 0.03})
+                facts = _fit(model, samples, folder, progress)
 
         def ask(clips: Movies, times: np.ndarray, every: int = 1) -> Movies:
             if model is None:
