@@ -11,27 +11,27 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cstformer.data.lazy import LazyFrames
+    from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, load_movie, samples_to_frames
+    from cstformer.data.samples import Samples
     from cstformer.errors import CSTError, CSTWarning
-    from cstformer.estimator import CST, AttentionMaps
-    from cstformer.lazy import LazyFrames
-    from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, load_movie, samples_to_frames
-    from cstformer.samples import Samples
+    from cstformer.models.cst import CST, AttentionMaps
 
 __version__ = "0.1.0"
 
 # Names are imported when first used: `cst --help` and reading a file should not wait for torch.
 _HOMES = {
-    "CST": "estimator",
-    "AttentionMaps": "estimator",
+    "CST": "models.cst",
+    "AttentionMaps": "models.cst",
     "CSTError": "errors",
     "CSTWarning": "errors",
-    "Samples": "samples",
-    "PatchLayout": "patches",
-    "frames_to_samples": "patches",
-    "samples_to_frames": "patches",
-    "frame_queries": "patches",
-    "load_movie": "patches",
-    "LazyFrames": "lazy",
+    "Samples": "data.samples",
+    "PatchLayout": "data.patches",
+    "frames_to_samples": "data.patches",
+    "samples_to_frames": "data.patches",
+    "frame_queries": "data.patches",
+    "load_movie": "data.patches",
+    "LazyFrames": "data.lazy",
 }
 __all__ = [
     "CST",

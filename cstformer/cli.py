@@ -96,7 +96,7 @@ def _command(commands, name: str, text: str, run, epilog: str = "") -> argparse.
 
 
 def _add_fit(commands) -> None:
-    from cstformer.settings import PRESETS, setting_fields
+    from cstformer.training.settings import PRESETS, setting_fields
 
     parser = _command(
         commands,
@@ -146,7 +146,7 @@ def parse_setting(name: str, text: str) -> Any:
     >>> parse_setting("order", "3"), parse_setting("mu", "auto"), parse_setting("p", "inf")
     (3, 'auto', inf)
     """
-    from cstformer.settings import setting_fields
+    from cstformer.training.settings import setting_fields
 
     kind = str(setting_fields()[name].type)
     if "None" in kind and text.lower() == "none":
@@ -167,7 +167,7 @@ def parse_setting(name: str, text: str) -> Any:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    from cstformer.settings import check_settings, preset, setting_fields
+    from cstformer.training.settings import check_settings, preset, setting_fields
 
     settings = preset(args.preset)
     known = setting_fields()
@@ -198,9 +198,9 @@ def _read_config(path: str) -> dict[str, Any]:
 def _fit(args: argparse.Namespace) -> int:
     settings = _settings(args)
 
-    from cstformer.checkpoint import check_target
-    from cstformer.distributed import is_first
-    from cstformer.estimator import CST
+    from cstformer.models.cst import CST
+    from cstformer.models.model_files import check_target
+    from cstformer.system.processes import is_first
 
     if not is_first():  # torchrun or SLURM started several of us: one prints and saves
         CST(**settings).fit(_training_samples(args), state=_state_of(args.out))
@@ -235,9 +235,9 @@ def _state_of(model: str | Path) -> Path:
 
 
 def _training_samples(args: argparse.Namespace):
-    from cstformer.lazy import lazy_movie
-    from cstformer.patches import frames_to_samples, is_movie, load_movie
-    from cstformer.samples import Samples
+    from cstformer.data.lazy import lazy_movie
+    from cstformer.data.patches import frames_to_samples, is_movie, load_movie
+    from cstformer.data.samples import Samples
 
     if args.patch is not None or is_movie(args.train):
         height, width = _numbers(args.patch or "8,8", "--patch", 2)
@@ -305,12 +305,13 @@ def _add_predict(commands) -> None:
 def _predict(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from cstformer.derivatives import check_multi_index
-    from cstformer.estimator import CST
-    from cstformer.files import atomic_path
-    from cstformer.patches import is_movie, load_movie
-    from cstformer.queries import load_queries, predict_movie, predict_samples
-    from cstformer.samples import Samples
+    from cstformer.data.patches import is_movie, load_movie
+    from cstformer.data.queries import load_queries
+    from cstformer.data.samples import Samples
+    from cstformer.models.answers import predict_movie, predict_samples
+    from cstformer.models.cst import CST
+    from cstformer.system.files import atomic_path
+    from cstformer.taylor.derivatives import check_multi_index
 
     model = CST.load(args.model)
     d = model.network_.architecture.d
@@ -357,9 +358,9 @@ def _times(text: str):
     """Read times from ``0,0.5,1`` or from a file with times or one coordinate column."""
     import numpy as np
 
-    from cstformer.files import read_npz
-    from cstformer.sample_files import TIME_NAMES, read_table
-    from cstformer.samples import as_floats
+    from cstformer.data.sample_files import TIME_NAMES, read_table
+    from cstformer.data.samples import as_floats
+    from cstformer.system.files import read_npz
 
     path = Path(text)
     if (inline := _inline(text)) is not None:
@@ -437,9 +438,9 @@ def _add_calcium(kinds, sets) -> None:
 def _show(args: argparse.Namespace) -> int:
     import numpy as np
 
+    from cstformer.data.patches import is_movie, load_movie
+    from cstformer.data.samples import Samples
     from cstformer.datasets.navier_stokes_reader import Solutions, is_navier_stokes
-    from cstformer.patches import is_movie, load_movie
-    from cstformer.samples import Samples
 
     if is_navier_stokes(args.file):
         print(Solutions(args.file).describe())
@@ -458,8 +459,8 @@ def _show(args: argparse.Namespace) -> int:
 def _make_spirals(args: argparse.Namespace) -> int:
     import numpy as np
 
+    from cstformer.data.samples import Samples
     from cstformer.datasets.spirals import irregular_indices, make_spirals, regular_indices
-    from cstformer.samples import Samples
 
     if not args.noise >= 0:
         raise CSTError(f"--noise {args.noise:g}: must be at least 0")
@@ -537,7 +538,7 @@ def _run(args: argparse.Namespace) -> int:
     from cstformer.experiments.base import run_experiment
     from cstformer.experiments.finished import load_experiment
     from cstformer.report.tables import write_results_md
-    from cstformer.settings import check_settings
+    from cstformer.training.settings import check_settings
 
     check_settings(processes)
     experiment = load_experiment(args.experiment)
@@ -627,9 +628,9 @@ def _explore(args: argparse.Namespace) -> int:
 
 def _exhibits(source: Path, data: str | None):
     """Models to explore, and where their samples come from."""
-    from cstformer.checkpoint import DESCRIPTION
     from cstformer.experiments.finished import runs_in, trained_models
     from cstformer.explorer.exhibits import Exhibit
+    from cstformer.models.model_files import DESCRIPTION
 
     if (source / DESCRIPTION).is_file() or not runs_in(source):
         return [Exhibit.from_file(source, None if data is None else Path(data))]
@@ -657,9 +658,9 @@ def _bench(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from cstformer.benchmarks import chosen, run_benchmark
-    from cstformer.checkpoint import versions
     from cstformer.experiments.base import machine
     from cstformer.report import benchmarks
+    from cstformer.system.versions import versions
 
     names = chosen(args.only.split(",") if args.only else None)
     rows = benchmarks.read_benchmarks(args.out) if args.out else []
@@ -702,7 +703,7 @@ def _models(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from cstformer.report.models import cost_table, parameter_tables
-    from cstformer.settings import check_settings
+    from cstformer.training.settings import check_settings
 
     if args.cost:
         check_settings({"strategy": args.strategy})

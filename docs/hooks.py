@@ -12,7 +12,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 from cstformer.cli import build_parser
-from cstformer.settings import PRESETS, setting_fields
+from cstformer.training.settings import PRESETS, setting_fields
 
 ROOT = Path(__file__).parents[1]
 ROOT_PAGES = {"RESULTS.md": "results.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cstformer import training
 from cstformer.baselines import BASELINES
 from cstformer.baselines.sequences import SequenceBaseline
+from cstformer.data.patches import PatchLayout, frame_queries
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST
-from cstformer.patches import PatchLayout, frame_queries
-from cstformer.samples import Samples
-from cstformer.settings import Settings
+from cstformer.models.cst import CST
+from cstformer.training import loop as training
+from cstformer.training.settings import Settings
 
 MODELS: dict[str, Any] = {**BASELINES, "cst": CST}
 CURVE_MODELS = [name for name, cls in MODELS.items() if not getattr(cls, "frames_only", False)]

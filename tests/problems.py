@@ -10,10 +10,11 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from cstformer.gaussian_process import Kernel
-from cstformer.interpolation import make_start
-from cstformer.series import Series
-from cstformer.transformer import Architecture, Context, ContinuousTransformer
+from cstformer.data.batch import Context
+from cstformer.network.transformer import Architecture, ContinuousTransformer
+from cstformer.starts.curves import make_start
+from cstformer.starts.gaussian_process import Kernel
+from cstformer.taylor.series import Series
 
 KERNEL = Kernel(lengthscales=(0.3,), amplitude=1.1, offset=0.4, noise=0.1)
 

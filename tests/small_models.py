@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-import cstformer.estimator
+import cstformer.models.cst
 from cstformer import CST, Samples
-from cstformer.gaussian_process import Kernel
+from cstformer.starts.gaussian_process import Kernel
 
 
 def known_kernel(coords: torch.Tensor, *_: Any) -> Kernel:
@@ -38,12 +38,12 @@ def blob(frames: int = 9, height: int = 10, width: int = 9, channels: int | None
 
 def fit_quickly(model: CST, samples: Samples, **options: Any) -> CST:
     """Fit without searching for the kernel."""
-    slow = cstformer.estimator.fit_kernel
-    cstformer.estimator.fit_kernel = known_kernel
+    slow = cstformer.models.cst.fit_kernel
+    cstformer.models.cst.fit_kernel = known_kernel
     try:
         return model.fit(samples, **options)
     finally:
-        cstformer.estimator.fit_kernel = slow
+        cstformer.models.cst.fit_kernel = slow
 
 
 def shaken(model: CST, seed: int = 0) -> CST:

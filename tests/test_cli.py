@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 from small_models import blob, known_kernel, wave_model, waves
 
-import cstformer.estimator
+import cstformer.models.cst
 from cstformer import CST, CSTError, Samples, cli
-from cstformer.objective import SobolevObjective
-from cstformer.settings import setting_fields
+from cstformer.training.objective import SobolevObjective
+from cstformer.training.settings import setting_fields
 
 COMMANDS = [
     [],
@@ -42,7 +42,7 @@ SMOKE = ["--preset", "smoke", "--steps", "3", "--quiet"]
 @pytest.fixture
 def cst(capsys, monkeypatch):
     """Run the command in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr(cstformer.estimator, "fit_kernel", known_kernel)
+    monkeypatch.setattr(cstformer.models.cst, "fit_kernel", known_kernel)
 
     def run(*arguments) -> tuple[int, str, str]:
         with warnings.catch_warnings():
@@ -491,7 +491,9 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(curves, tmp_path):
     slow = textwrap.dedent(
         """
         import sys, time
-        from cstformer import cli, objective, training
+        from cstformer import cli
+        from cstformer.training import objective
+        from cstformer.training import loop as training
         training.SAVE_SECONDS = 0.0
         loss = objective.SobolevObjective.loss
         objective.SobolevObjective.loss = lambda *a: (time.sleep(0.5), loss(*a))[1]

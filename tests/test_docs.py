@@ -17,9 +17,10 @@ import pytest
 import scipy.io
 
 import cstformer as cst
-from cstformer import cli, estimator
+from cstformer import cli
 from cstformer.baselines import base
 from cstformer.benchmarks import chosen
+from cstformer.models import cst as estimator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]

@@ -7,9 +7,9 @@ from small_models import blob, fit_quickly, waves
 
 from cstformer import CST, Samples
 from cstformer.baselines import BASELINES
+from cstformer.data.patches import frame_queries, frames_to_samples, samples_to_frames
 from cstformer.datasets.corruption import corrupt
 from cstformer.errors import CSTError
-from cstformer.patches import frame_queries, frames_to_samples, samples_to_frames
 
 TINY = {"width": 16, "layers": 2, "heads": 2, "feedforward": 16, "batch": 4, "hide": 0.0, "order": 0}
 

@@ -20,26 +20,18 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from cstformer.checkpoint import load_model, save_model
+from cstformer.data.batch import Batch, fingerprint, split_samples
+from cstformer.data.checks import check_queries, check_training, warn_outside
+from cstformer.data.patches import PatchLayout
+from cstformer.data.samples import Samples
+from cstformer.data.units import Scaling
 from cstformer.errors import CSTError, unknown
-from cstformer.inputs import (
-    TOKENS_PER_STEP,
-    check_queries,
-    check_training,
-    choose_device,
-    device_or_cpu,
-    fingerprint,
-    split_samples,
-    storage_dtype,
-    warn_outside,
-)
-from cstformer.objective import Batch
-from cstformer.patches import PatchLayout
-from cstformer.samples import Samples
-from cstformer.scaling import Scaling
-from cstformer.settings import Settings, check_one, check_settings, setting, setting_fields
-from cstformer.training import TrainingReport, train
-from cstformer.transformer import parameter_count
+from cstformer.models.model_files import load_model, save_model
+from cstformer.network.transformer import parameter_count
+from cstformer.system.devices import choose_device, device_or_cpu, storage_dtype
+from cstformer.training.loop import TrainingReport, train
+from cstformer.training.objective import TOKENS_PER_STEP
+from cstformer.training.settings import Settings, check_one, check_settings, setting, setting_fields
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -16,16 +16,16 @@ import torch
 from jaxtyping import Bool
 from torch import Generator, Tensor
 
-from cstformer import series
 from cstformer.baselines.base import TOKENS_PER_STEP, NeuralBaseline
 from cstformer.baselines.interpolation import CubicSpline, LinearInterpolation
-from cstformer.encoding import FourierEncoding
-from cstformer.losses import data_term
-from cstformer.objective import Batch
-from cstformer.samples import Samples
-from cstformer.scaling import as_batches
-from cstformer.settings import PRESETS, setting
-from cstformer.transformer import Architecture, Context, ContinuousTransformer
+from cstformer.data.batch import Batch, Context
+from cstformer.data.samples import Samples
+from cstformer.data.units import as_batches
+from cstformer.network.encoding import FourierEncoding
+from cstformer.network.transformer import Architecture, ContinuousTransformer
+from cstformer.taylor import series
+from cstformer.training.losses import data_term
+from cstformer.training.settings import PRESETS, setting
 
 TO_CONSTANT, TO_OTHER = 0.8, 0.1  # fates of a picked point; the remaining tenth stays as it is
 TOKENS_PER_PASS = 2**15  # tokens of one pass when predicting: bounds the memory

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from cstformer.baselines.base import Baseline
 from cstformer.baselines.sequences import Frames, answer, between, to_frames
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.frame_start import Pixels, frame_noise
-from cstformer.samples import Samples
-from cstformer.settings import setting
+from cstformer.starts.frames import Pixels, frame_noise
+from cstformer.training.settings import setting
 
 Movie = Float[np.ndarray, "T H W C"]
 

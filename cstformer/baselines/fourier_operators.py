@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from cstformer.baselines.sequences import UNUSED, Forecaster, Frames, Reconstructor, SequenceBaseline, between
 from cstformer.errors import CSTError
-from cstformer.settings import setting
+from cstformer.training.settings import setting
 
 
 class ComplexWeight(nn.Module):

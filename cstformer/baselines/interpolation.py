@@ -24,16 +24,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cstformer import series
 from cstformer.baselines.base import Baseline, warn_outside
+from cstformer.data.batch import Context
+from cstformer.data.samples import Samples
+from cstformer.data.units import as_batches
 from cstformer.errors import CSTError
-from cstformer.frame_start import Smoother, frame_noise, frame_series, frame_start, frame_waves
-from cstformer.gaussian_process import Kernel, fit_kernel, posterior_variance, posterior_weights
-from cstformer.interpolation import make_start
-from cstformer.samples import Samples
-from cstformer.scaling import as_batches
-from cstformer.transformer import Context
-from cstformer.waves import Waves
+from cstformer.starts.curves import make_start
+from cstformer.starts.frames import Smoother, frame_noise, frame_series, frame_start, frame_waves
+from cstformer.starts.gaussian_process import Kernel, fit_kernel, posterior_variance, posterior_weights
+from cstformer.starts.waves import Waves
+from cstformer.taylor import series
 
 NUMBERS_PER_PASS = 2**22  # entries of a queries × points matrix: bounds the memory
 Reader = Callable[[Context], Callable[[Tensor], Tensor]]

@@ -27,7 +27,7 @@ from torch import Generator, Tensor, nn
 from cstformer.baselines.sequences import Frames
 from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
 from cstformer.errors import CSTError
-from cstformer.settings import setting
+from cstformer.training.settings import setting
 
 SPAN = 3.0  # the equation's own time over the domain: with weights of order 1 half an oscillation fits in
 

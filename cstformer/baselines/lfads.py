@@ -26,7 +26,7 @@ from torch import Generator, Tensor, nn
 
 from cstformer.baselines.sequences import Frames, between
 from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
-from cstformer.settings import setting
+from cstformer.training.settings import setting
 
 INITIAL_VARIANCE = 0.1  # of the priors of g₀ and, at first, of the inferred inputs
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cstformer.baselines.sequences import Forecaster, Frames, Reconstructor, SequenceBaseline, windows
 from cstformer.errors import CSTError
-from cstformer.settings import setting
+from cstformer.training.settings import setting
 
 TENTHS = 10.0  # times are fed in tenths of the domain: a gap between frames is then about as large as a value
 LATENT_GRID = 8  # a picture of hidden units is averaged on so many rows and columns for `latent`

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.samples import Samples
 
 FACTORS = (1 / 3, 1.0, 3.0)
 

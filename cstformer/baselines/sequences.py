@@ -26,19 +26,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from cstformer import sampling, series
 from cstformer.baselines.base import NeuralBaseline
 from cstformer.baselines.interpolation import GaussianProcess
+from cstformer.data.batch import Batch, Context
+from cstformer.data.patches import PatchLayout
+from cstformer.data.samples import Samples
+from cstformer.data.units import as_batches
 from cstformer.errors import CSTError
-from cstformer.frame_start import Pixels, read_frames
-from cstformer.interpolation import make_start
-from cstformer.losses import data_term
-from cstformer.objective import Batch
-from cstformer.patches import PatchLayout
-from cstformer.samples import Samples
-from cstformer.scaling import as_batches
-from cstformer.settings import setting, setting_fields
-from cstformer.transformer import Context
+from cstformer.starts.curves import make_start
+from cstformer.starts.frames import Pixels, read_frames
+from cstformer.taylor import series
+from cstformer.training import sampling
+from cstformer.training.losses import data_term
+from cstformer.training.settings import setting, setting_fields
 
 NUMBERS_PER_PASS = 2**20  # values of all frames of one pass without gradients: bounds the memory (features are more)
 NOISE_SAMPLES = 200  # from which the noise of the data is estimated

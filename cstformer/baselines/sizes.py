@@ -19,9 +19,9 @@ from torch import nn
 
 from cstformer.baselines import BASELINES, Baseline
 from cstformer.baselines.base import NeuralBaseline
-from cstformer.estimator import CST
-from cstformer.patches import PatchLayout
-from cstformer.transformer import parameter_count
+from cstformer.data.patches import PatchLayout
+from cstformer.models.cst import CST
+from cstformer.network.transformer import parameter_count
 
 KITTI = PatchLayout((128, 160), (16, 32), channels=3)
 VORTICITY = PatchLayout((64, 64), (8, 8))

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from cstformer.baselines.sequences import Frames, SequenceBaseline
-from cstformer.losses import data_term
-from cstformer.settings import setting
+from cstformer.training.losses import data_term
+from cstformer.training.settings import setting
 
 
 def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_mean: Tensor, prior_log_variance: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cstformer.baselines.sequences import UNUSED, Frames, Reconstructor, SequenceBaseline
-from cstformer.settings import setting
+from cstformer.training.settings import setting
 
 OCTAVES = 6  # sines and cosines of time, from half a cycle over the domain to sixteen
 

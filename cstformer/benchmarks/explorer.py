@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from cstformer.benchmarks.stopwatch import best_seconds
+from cstformer.data.patches import frames_to_samples
+from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
-from cstformer.estimator import CST
 from cstformer.explorer import curves, fields
 from cstformer.explorer.reader import Reader
-from cstformer.patches import frames_to_samples
-from cstformer.samples import Samples
+from cstformer.models.cst import CST
 
 GOAL = 200.0  # milliseconds from slider to picture
 

@@ -15,16 +15,17 @@ from unittest import mock
 import numpy as np
 import torch
 
-from cstformer import sampling
+from cstformer.data.batch import Batch
+from cstformer.data.patches import frames_to_samples
+from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
-from cstformer.estimator import CST
-from cstformer.memory import keep_freed_memory
-from cstformer.objective import Batch, SobolevObjective
-from cstformer.optimiser import Muon
-from cstformer.patches import frames_to_samples
-from cstformer.samples import Samples
-from cstformer.training import _Run
-from cstformer.transformer import ContinuousTransformer
+from cstformer.models.cst import CST
+from cstformer.network.transformer import ContinuousTransformer
+from cstformer.system.memory import keep_freed_memory
+from cstformer.training import sampling
+from cstformer.training.loop import _Run
+from cstformer.training.objective import SobolevObjective
+from cstformer.training.optimiser import Muon
 
 MODEL = ("network, forward", "backward", "optimiser")
 PARTS: dict[str, list[tuple[Any, str]]] = {

@@ -14,12 +14,12 @@ import torch
 
 from cstformer.benchmarks.step import taylor_step
 from cstformer.benchmarks.stopwatch import best_seconds
+from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
-from cstformer.estimator import CST
-from cstformer.memory import keep_freed_memory
-from cstformer.samples import Samples
-from cstformer.settings import Settings, preset
-from cstformer.threads import cores
+from cstformer.models.cst import CST
+from cstformer.system.memory import keep_freed_memory
+from cstformer.system.threads import cores
+from cstformer.training.settings import Settings, preset
 
 SHAPES = {"default, feed-forward": (8192, 64, 128), "paper, feed-forward": (8192, 32, 3072), "wide": (2048, 768, 3072)}
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes, slope
+from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
-from cstformer.estimator import CST, TOKENS_PER_PASS
-from cstformer.memory import keep_freed_memory
-from cstformer.samples import Samples
+from cstformer.models.cst import CST, TOKENS_PER_PASS
+from cstformer.system.memory import keep_freed_memory
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:

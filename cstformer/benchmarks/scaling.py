@@ -12,9 +12,9 @@ from typing import Any
 
 from cstformer.benchmarks.step import model_of, taylor_step
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes, slope
-from cstformer.memory import keep_freed_memory
-from cstformer.settings import Settings
-from cstformer.transformer import parameter_count
+from cstformer.network.transformer import parameter_count
+from cstformer.system.memory import keep_freed_memory
+from cstformer.training.settings import Settings
 
 SYSTEMS = {
     "joint, exact": {"pattern": "joint", "attention_kind": "exact"},

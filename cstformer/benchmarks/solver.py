@@ -16,7 +16,7 @@ from torch import Tensor
 from cstformer.benchmarks.stopwatch import Work, best_seconds
 from cstformer.datasets.navier_stokes import AMPLITUDES, BLOCK, VISCOSITY, Law, forcing, initial_vorticity, solutions
 from cstformer.datasets.vorticity import solve
-from cstformer.memory import keep_freed_memory
+from cstformer.system.memory import keep_freed_memory
 
 PLAIN_STEP = 1e-4
 PLAIN_BATCH = 20

@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cstformer import attention, losses, sampling, series
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes
-from cstformer.interpolation import make_start
-from cstformer.memory import keep_freed_memory
-from cstformer.objective import Batch, SobolevObjective
-from cstformer.settings import Settings, preset
-from cstformer.training import generator_for
-from cstformer.transformer import Architecture, Context, ContinuousTransformer
+from cstformer.data.batch import Batch, Context
+from cstformer.network import attention
+from cstformer.network.transformer import Architecture, ContinuousTransformer
+from cstformer.starts.curves import make_start
+from cstformer.system.memory import keep_freed_memory
+from cstformer.taylor import series
+from cstformer.training import losses, sampling
+from cstformer.training.loop import generator_for
+from cstformer.training.objective import SobolevObjective
+from cstformer.training.settings import Settings, preset
 
 MU = 1e-6
 

@@ -19,14 +19,14 @@ import numpy as np
 from scipy.interpolate import RBFInterpolator
 
 from cstformer.baselines import BASELINES
+from cstformer.data.patches import frames_to_samples
+from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
 from cstformer.errors import CSTWarning
-from cstformer.estimator import CST
-from cstformer.files import read_npz
-from cstformer.memory import keep_freed_memory
-from cstformer.patches import frames_to_samples
-from cstformer.queries import predict_movie
-from cstformer.samples import Samples
+from cstformer.models.answers import predict_movie
+from cstformer.models.cst import CST
+from cstformer.system.files import read_npz
+from cstformer.system.memory import keep_freed_memory
 
 ERA5 = Path("era5_uk") / "t2m_744x33x49_f32.npz"
 EVERY, SHARE, NOISE = (

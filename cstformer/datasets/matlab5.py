@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cstformer.errors import CSTError
-from cstformer.files import MAX_BYTES, check_bytes
+from cstformer.system.files import MAX_BYTES, check_bytes
 
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}

@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from cstformer.data.samples import as_floats
 from cstformer.datasets.video import SIZE, Recording
 from cstformer.errors import CSTError
-from cstformer.samples import as_floats
 
 COARSEST, FINEST = 1 / 200, 1 / 5
 """Frequencies of the textures, in cycles a pixel; holes use the coarser half of the octaves."""

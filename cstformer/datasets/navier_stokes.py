@@ -28,9 +28,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from cstformer.cluster import dask_cluster
 from cstformer.errors import CSTError, unknown
-from cstformer.files import atomic_path, readable
+from cstformer.system.cluster import dask_cluster
+from cstformer.system.files import atomic_path, readable
 
 VISCOSITY = 1e-3
 AMPLITUDES = {"2021": 1.0, "current": math.sqrt(0.5)}
@@ -141,7 +141,7 @@ def make_navier_stokes(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from cstformer.threads import cores
+    from cstformer.system.threads import cores
 
     target = Path(path).absolute()
     if target.suffix != ".zarr":
@@ -220,7 +220,7 @@ def _make_block(path: str, block: int) -> int:
     """Compute and write one block; the mark that it is finished comes last."""
     import zarr
 
-    from cstformer.memory import keep_freed_memory
+    from cstformer.system.memory import keep_freed_memory
 
     keep_freed_memory()
     group: Any = zarr.open_group(path, mode="r+")
@@ -238,7 +238,7 @@ def _computed(path: str, blocks: list[int], jobs: int, scheduler: str | None) ->
         with dask_cluster(scheduler) as client:
             yield from _drained(client.get_executor(pure=False), path, blocks)
     elif jobs > 1:
-        from cstformer.workers import begin_worker
+        from cstformer.system.workers import begin_worker
 
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, spawn, begin_worker, (os.getpid(),)) as pool:

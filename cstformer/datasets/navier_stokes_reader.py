@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from cstformer.data.patches import frames_to_samples
+from cstformer.data.samples import Samples, as_floats
 from cstformer.datasets.matlab5 import is_matlab5, read_matlab5
 from cstformer.datasets.navier_stokes import MOST_SOLUTIONS, MOST_TIMES, VISCOSITY, Law, law_of, members_of
 from cstformer.errors import CSTError, unknown
-from cstformer.files import MAX_BYTES, check_bytes, check_hdf5, open_zarr, readable
-from cstformer.patches import frames_to_samples
-from cstformer.samples import Samples, as_floats
+from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5, open_zarr, readable
 
 
 def is_navier_stokes(path: str | os.PathLike[str]) -> bool:

@@ -25,7 +25,7 @@ from cstformer.datasets.integral_equations import Volterra, evaluate, solve
 from cstformer.errors import CSTError
 
 if TYPE_CHECKING:
-    from cstformer.samples import Samples
+    from cstformer.data.samples import Samples
 
 UPDATES = 5  # damped updates behind the published file, before the last evaluation
 DAMPING = 0.5
@@ -47,7 +47,7 @@ class Spirals:
 
     def samples(self) -> Samples:
         """Give the observed values at all points as `Samples` with coordinate t and values x, y."""
-        from cstformer.samples import Samples
+        from cstformer.data.samples import Samples
 
         coords = np.broadcast_to(self.times[None, :, None], (*self.values.shape[:2], 1)).copy()
         return Samples(coords, self.values, coord_names=("t",), value_names=("x", "y"))

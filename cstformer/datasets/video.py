@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from cstformer.data.patches import window_starts
 from cstformer.datasets.video_files import Frames, find_recordings
 from cstformer.errors import CSTError
-from cstformer.patches import window_starts
 
 SIZE = (128, 160)
 """Height and width of the frames of the paper's video experiment."""

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cstformer.errors import CSTError, unknown
-from cstformer.files import check_hdf5, npz_headers, readable
+from cstformer.system.files import check_hdf5, npz_headers, readable
 
 Frames = Iterator[UInt8[np.ndarray, "h w 3"]]
 Found = tuple[str, int, Callable[[int, int], Frames]]

@@ -23,8 +23,8 @@ from jaxtyping import Complex, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from cstformer.data.samples import as_floats
 from cstformer.errors import CSTError
-from cstformer.samples import as_floats
 
 CHECK_EVERY = 10  # steps between two looks at the speed of the flow
 Forcing = Tensor | Callable[[float], Tensor] | None

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from cstformer.checkpoint import versions
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, unknown
-from cstformer.files import atomic_path, read_npz
-from cstformer.samples import Samples
-from cstformer.threads import cores
-from cstformer.workers import begin_worker
+from cstformer.system.files import atomic_path, read_npz
+from cstformer.system.threads import cores
+from cstformer.system.versions import versions
+from cstformer.system.workers import begin_worker
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from cstformer.checkpoint import DESCRIPTION
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.experiments.base import Experiment, _jsonable
-from cstformer.files import readable
-from cstformer.samples import Samples
+from cstformer.models.model_files import DESCRIPTION
+from cstformer.system.files import readable
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Trained:
 
 def load_experiment(name: str) -> Experiment:
     """The experiment of this name, one of the registry's."""
-    return importlib.import_module(f"cstformer.experiments.{name.replace('-', '_')}").EXPERIMENT
+    return importlib.import_module(f"cstformer.experiments.{name.replace('-', '_')}.experiment").EXPERIMENT
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -10,15 +10,15 @@ import numpy as np
 import panel as pn
 from bokeh.models import ColumnDataSource, TapTool
 
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST
 from cstformer.explorer import plots
 from cstformer.explorer.curves import POINTS, Disturbance, as_samples, curves, disturbed, kept, per, time_range, unit_of
 from cstformer.explorer.query import chosen, number, numbers
 from cstformer.explorer.reader import Reader
 from cstformer.explorer.widgets import WIDE, html
+from cstformer.models.cst import CST
 from cstformer.report.style import COLOURS
-from cstformer.samples import Samples
 
 ORDER_NAMES = ("{}", "d{} / d{}", "d²{} / d{}²")
 

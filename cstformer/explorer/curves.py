@@ -8,9 +8,9 @@ import numpy as np
 import scipy.interpolate
 from jaxtyping import Float
 
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.explorer.reader import Reader
-from cstformer.samples import Samples
 
 POINTS = 401  # coordinates on which a curve is drawn
 ORDERS = ((0,), (1,), (2,))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST
 from cstformer.explorer.files import read_samples
-from cstformer.files import readable
-from cstformer.samples import Samples
+from cstformer.models.cst import CST
+from cstformer.system.files import readable
 
 Stimulus = tuple[np.ndarray, np.ndarray]
 """Times (T,) of a recording's clock, and what was shown then, e.g. the contrast in per cent."""

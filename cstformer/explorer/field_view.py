@@ -9,7 +9,7 @@ import numpy as np
 import panel as pn
 from bokeh.events import Tap
 
-from cstformer.estimator import CST
+from cstformer.data.samples import Samples
 from cstformer.explorer import fields, plots
 from cstformer.explorer.curves import per, time_range, unit_of
 from cstformer.explorer.exhibits import Stimulus
@@ -17,7 +17,7 @@ from cstformer.explorer.pictures import AttentionPlot, PicturePlot, TracePlot
 from cstformer.explorer.query import chosen, number, switch
 from cstformer.explorer.reader import Reader
 from cstformer.explorer.widgets import WIDE, after, html
-from cstformer.samples import Samples
+from cstformer.models.cst import CST
 
 FINEST = 2**17  # fine pixels of a picture that a visitor may ask for
 BLENDED = 100  # patches of a frame up to which pictures are blended from overlapping ones by default

@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 
+from cstformer.data.fine_frames import fine_frames
+from cstformer.data.patches import PatchLayout, samples_to_frames
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.explorer.reader import Reader
-from cstformer.fine_frames import fine_frames
-from cstformer.patches import PatchLayout, samples_to_frames
-from cstformer.samples import Samples
-from cstformer.wave_speed import FLAT as FLAT
-from cstformer.wave_speed import wave_velocity as wave_velocity
+from cstformer.taylor.wave_speed import FLAT as FLAT
+from cstformer.taylor.wave_speed import wave_velocity as wave_velocity
 
 VALUE, SLOPE = (0, 0, 0), (1, 0, 0)
 GRADIENT = ((0, 1, 0), (0, 0, 1))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from cstformer.data.patches import frames_to_samples, is_movie, load_movie
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST, MAX_TOKENS
-from cstformer.files import MAX_BYTES
-from cstformer.patches import frames_to_samples, is_movie, load_movie
-from cstformer.samples import Samples
+from cstformer.models.cst import CST, MAX_TOKENS
+from cstformer.system.files import MAX_BYTES
 
 UPLOADS = (".npz", ".npy", ".csv", ".tsv")
 MAX_UPLOAD = 50 * 2**20

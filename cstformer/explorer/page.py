@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import panel as pn
 
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.explorer.curve_view import CurveView
 from cstformer.explorer.exhibits import Exhibit
@@ -20,7 +21,6 @@ from cstformer.explorer.field_view import FieldView
 from cstformer.explorer.files import MAX_UPLOAD, UPLOADS, as_csv, as_netcdf, buffer, read_upload
 from cstformer.explorer.query import chosen
 from cstformer.explorer.widgets import WIDE, html
-from cstformer.samples import Samples
 
 LOG = logging.getLogger("cstformer.explorer")
 APOLOGY = "Something went wrong here. The details are in the log of cst explore; reload the page to go on."

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from cstformer import series
-from cstformer.derivatives import check_multi_index, plan
+from cstformer.data.checks import check_queries
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST, TOKENS_PER_PASS
-from cstformer.inputs import check_queries
-from cstformer.samples import Samples
-from cstformer.threads import thread_limit
-from cstformer.transformer import parameter_count
+from cstformer.models.cst import CST, TOKENS_PER_PASS
+from cstformer.network.transformer import parameter_count
+from cstformer.system.threads import thread_limit
+from cstformer.taylor import series
+from cstformer.taylor.derivatives import check_multi_index, plan
 
 
 class Reader:

@@ -8,12 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from cstformer.baselines.sizes import SIZES, Size
-from cstformer.cost import Workload, memory_bytes, traffic_bytes
+from cstformer.data.patches import PatchLayout
 from cstformer.errors import CSTError, unknown
-from cstformer.estimator import CST
-from cstformer.patches import PatchLayout
+from cstformer.models.cst import CST
+from cstformer.network.transformer import ContinuousTransformer
 from cstformer.report.tables import MISSING
-from cstformer.transformer import ContinuousTransformer
+from cstformer.training.cost import Workload, memory_bytes, traffic_bytes
 
 
 def parameter_tables(experiment: str | None = None) -> list[Table]:

@@ -13,7 +13,6 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from cstformer.errors import CSTError
-from cstformer.files import atomic_path
 from cstformer.report.tables import (
     TEST_COLUMNS,
     Group,
@@ -25,6 +24,7 @@ from cstformer.report.tables import (
     lines_of_tests,
     load_result,
 )
+from cstformer.system.files import atomic_path
 
 IMAGE_TYPES = {
     ".png": "image/png",

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cstformer.errors import CSTError
-from cstformer.files import atomic_path, readable
+from cstformer.system.files import atomic_path, readable
 
 MISSING = "–"
 

@@ -9,11 +9,10 @@ from torch import nn
 
 from cstformer.baselines import BASELINES, BertTransformer
 from cstformer.baselines.bert import disguise, pick_points
+from cstformer.data.batch import Batch, Context
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.objective import Batch
-from cstformer.samples import Samples
-from cstformer.series import constant
-from cstformer.transformer import Context
+from cstformer.taylor.series import constant
 
 
 def points(batch=40, n=10, c=2, seed=0):

@@ -7,8 +7,8 @@ import pytest
 import scipy.ndimage
 
 from cstformer.baselines.filters import CopyInput, MedianFilter, NonLocalMeans, SwitchingMedian, median_filter
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.errors import CSTError
-from cstformer.patches import frame_queries, frames_to_samples, stitch
 
 TIMES = [0.0, 1.0, 2.0, 4.0, 5.0, 6.0]
 

@@ -12,9 +12,9 @@ from torch import nn
 from cstformer.baselines import FNO2D, FNO3D
 from cstformer.baselines.fourier_operators import ComplexWeight, FourierOperator, FrameForecaster, MovieOperator
 from cstformer.baselines.sequences import Frames
+from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
 from cstformer.errors import CSTError
-from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch
-from cstformer.transformer import parameter_count
+from cstformer.network.transformer import parameter_count
 
 SIZES = dict(modes=3, hidden=4, layers=2, projection=8, mixing=False)
 

@@ -15,11 +15,11 @@ from cstformer.baselines import (
     WienerCubic,
 )
 from cstformer.baselines import interpolation as family
+from cstformer.data.patches import frame_queries, frames_to_samples, samples_to_frames
+from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
 from cstformer.errors import CSTError
-from cstformer.gaussian_process import Kernel
-from cstformer.patches import frame_queries, frames_to_samples, samples_to_frames
-from cstformer.samples import Samples
+from cstformer.starts.gaussian_process import Kernel
 
 NAN = np.nan
 

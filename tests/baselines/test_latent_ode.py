@@ -12,7 +12,7 @@ from cstformer.baselines import LatentODE
 from cstformer.baselines.latent_ode import SPAN, LatentODENetwork, solve
 from cstformer.baselines.sequences import Frames
 from cstformer.baselines.variational import draw, gaussian_kl
-from cstformer.samples import Samples
+from cstformer.data.samples import Samples
 
 
 class Linear(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 from cstformer.baselines import LFADS
 from cstformer.baselines.lfads import BidirectionalGRU, LFADSNetwork, Sizes
 from cstformer.baselines.sequences import Frames
-from cstformer.samples import Samples
+from cstformer.data.samples import Samples
 
 SIZES = Sizes(initial_encoder=4, controller_encoder=3, controller=5, generator=6, factors=3, inputs=2)
 

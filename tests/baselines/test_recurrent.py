@@ -10,9 +10,9 @@ from torch import nn
 from cstformer.baselines import ConvGRU, ConvLSTM
 from cstformer.baselines.recurrent import LSTM, ConvGRUCell, ConvLSTMCell
 from cstformer.baselines.sequences import Frames
+from cstformer.data.patches import PatchLayout, frames_to_samples
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.patches import PatchLayout, frames_to_samples
-from cstformer.samples import Samples
 
 
 def sigmoid(x: float) -> float:

@@ -8,9 +8,9 @@ import pytest
 
 from cstformer.baselines import BASELINES, LSTM, BertTransformer
 from cstformer.baselines.search import search_learning_rate
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST
-from cstformer.samples import Samples
+from cstformer.models.cst import CST
 
 
 def waves(count: int = 24) -> Samples:

@@ -19,11 +19,11 @@ from cstformer.baselines.sequences import (
     to_frames,
     windows,
 )
+from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.samples import Samples
+from cstformer.data.units import Scaling
 from cstformer.errors import CSTError
-from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch
-from cstformer.samples import Samples
-from cstformer.scaling import Scaling
-from cstformer.settings import setting_fields
+from cstformer.training.settings import setting_fields
 
 NOWHERE = (np.zeros(2), np.ones(2))
 

@@ -17,10 +17,10 @@ from cstformer.baselines.vision_transformers import (
     tubelets,
     untubelets,
 )
+from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.patches import PatchLayout, frame_queries, frames_to_samples, stitch
-from cstformer.samples import Samples
-from cstformer.transformer import parameter_count
+from cstformer.network.transformer import parameter_count
 
 SIZES = Sizes((2, 3, 2), dim=12, layers=2, head_count=3, head_width=5, feedforward=9)
 

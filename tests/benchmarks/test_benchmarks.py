@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from cstformer.benchmarks import chosen, pipeline, scaling, step, stopwatch, users
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST
-from cstformer.samples import Samples
-from cstformer.settings import Settings
+from cstformer.models.cst import CST
+from cstformer.training.settings import Settings
 
 TINY = {"width": 8, "layers": 2, "heads": 2, "feedforward": 16, "dummies": 4, "batch": 3, "noise": 0.0, "mu": step.MU}
 TINY |= {"sobolev_every": 1}

@@ -12,11 +12,11 @@ import pytest
 import scipy.io
 
 from cstformer import cli
+from cstformer.data.patches import samples_to_frames
 from cstformer.datasets import navier_stokes
 from cstformer.datasets.navier_stokes import AMPLITUDES, Law, initial_vorticity, make_navier_stokes
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.errors import CSTError
-from cstformer.patches import samples_to_frames
 
 pytest.importorskip("zarr")
 SMALL = Law(samples=23, until=1.0, every=0.5, size=16, seed=4)

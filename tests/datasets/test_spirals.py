@@ -139,7 +139,7 @@ def test_given_u_replaces_the_random_one():
 
 
 def test_samples_hold_all_observed_points():
-    pytest.importorskip("cstformer.samples")
+    pytest.importorskip("cstformer.data.samples")
     spirals = make_spirals(3)
     samples = spirals.samples()
     assert samples.coords.shape == (3, 100, 1)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.estimator import CST
-from cstformer.experiments import attention as experiment
+from cstformer.experiments.attention import experiment as experiment
 from cstformer.experiments.base import run_experiment
-from cstformer.experiments.spirals import CLEAN, SpiralTask, spiral_task
+from cstformer.experiments.spirals.experiment import CLEAN, SpiralTask, spiral_task
+from cstformer.models.cst import CST
 from cstformer.report.maps import attention_maps
-from cstformer.samples import Samples
 
 TINY = {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "steps": 5, "batch": 8, "order": 0, "noise": 0.0}
 

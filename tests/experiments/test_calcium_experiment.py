@@ -10,18 +10,19 @@ from sklearn.neighbors import KNeighborsRegressor
 from stopped_runs import Stopped, stop_and_go_on
 
 from cstformer.baselines import BASELINES
+from cstformer.data.patches import samples_to_frames
+from cstformer.data.samples import Samples
 from cstformer.datasets.calcium.recording import contrast_label
-from cstformer.estimator import CST
-from cstformer.experiments import base, calcium
-from cstformer.experiments import calcium_decoding as decoding
-from cstformer.experiments import calcium_recording as real
-from cstformer.experiments import calcium_task as task
-from cstformer.experiments import calcium_waves as waves
-from cstformer.experiments.calcium_measures import BETWEEN, CHOSEN, RECONSTRUCTION
-from cstformer.metrics import paired_test
-from cstformer.patches import samples_to_frames
+from cstformer.experiments import base
+from cstformer.experiments.calcium import decoding as decoding
+from cstformer.experiments.calcium import experiment as calcium
+from cstformer.experiments.calcium import recording as real
+from cstformer.experiments.calcium import task as task
+from cstformer.experiments.calcium import waves as waves
+from cstformer.experiments.calcium.measures import BETWEEN, CHOSEN, RECONSTRUCTION
+from cstformer.experiments.metrics import paired_test
+from cstformer.models.cst import CST
 from cstformer.report.tables import load_result, write_results_md
-from cstformer.samples import Samples
 
 pytest.importorskip("dask")
 pytest.importorskip("zarr")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cstformer.experiments import cost
 from cstformer.experiments.base import run_experiment
+from cstformer.experiments.cost import experiment as cost
 
 
 def test_smoke_run(tmp_path):

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from stopped_runs import Stopped, stop_and_go_on
 
+from cstformer.data.patches import samples_to_frames
 from cstformer.datasets.navier_stokes import Law
 from cstformer.datasets.navier_stokes_reader import Solutions
-from cstformer.estimator import CST
 from cstformer.experiments import base
-from cstformer.experiments import navier_stokes as ns
-from cstformer.experiments import navier_stokes_errors as errors
-from cstformer.experiments.navier_stokes_task import (
+from cstformer.experiments.metrics import paired_test
+from cstformer.experiments.navier_stokes import errors as errors
+from cstformer.experiments.navier_stokes import experiment as ns
+from cstformer.experiments.navier_stokes.task import (
     Flows,
     closer_truth,
     flow_task,
@@ -21,8 +22,7 @@ from cstformer.experiments.navier_stokes_task import (
     unseen_times,
     zoomed_truth,
 )
-from cstformer.metrics import paired_test
-from cstformer.patches import samples_to_frames
+from cstformer.models.cst import CST
 from cstformer.report.tables import load_result, write_results_md
 
 # One setting, two levels of noise and few rows: the whole smoke run takes longer.

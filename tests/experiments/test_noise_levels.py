@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cstformer.experiments.noise_levels import CSTOfLevels
-from cstformer.patches import frames_to_samples
+from cstformer.data.patches import frames_to_samples
+from cstformer.experiments.navier_stokes.noise_levels import CSTOfLevels
 
 
 @pytest.mark.parametrize("noise", ["auto", 0.05])

@@ -8,7 +8,8 @@ import pytest
 from cstformer.baselines import BASELINES
 from cstformer.errors import CSTError
 from cstformer.experiments import base
-from cstformer.experiments.spirals import (
+from cstformer.experiments.metrics import euclidean_error, paired_test, roughness
+from cstformer.experiments.spirals.experiment import (
     BERT,
     CLEAN,
     CONDITIONS,
@@ -20,7 +21,6 @@ from cstformer.experiments.spirals import (
     NOISY,
     spiral_task,
 )
-from cstformer.metrics import euclidean_error, paired_test, roughness
 
 QUICK = [CST_DEFAULT, "linear", "cubic", FLOOR]
 

@@ -9,12 +9,13 @@ from PIL import Image
 from stopped_runs import Stopped, stop_and_go_on
 
 from cstformer.baselines.sizes import SIZES
+from cstformer.data.patches import samples_to_frames
 from cstformer.datasets.moving_scene import MovingScene
-from cstformer.estimator import CST
-from cstformer.experiments import base, video
-from cstformer.experiments import video_task as task
-from cstformer.metrics import clip_mse
-from cstformer.patches import samples_to_frames
+from cstformer.experiments import base
+from cstformer.experiments.metrics import clip_mse
+from cstformer.experiments.video import experiment as video
+from cstformer.experiments.video import task as task
+from cstformer.models.cst import CST
 
 CONFIG = dataclasses.replace(video.EXPERIMENT.presets["smoke"], motions=("fresh", "fixed"))
 ROWS = [video.MEDIAN, "ViViT + guess", "copy", "switching median", video.GUESS, "linear blend", "nearest frame"]

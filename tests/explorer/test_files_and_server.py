@@ -294,7 +294,7 @@ def test_the_gate_opens_for_the_token_and_then_for_its_cookie():
 
 def test_runs_show_their_models(tmp_path):
     from cstformer.experiments.finished import trained_models
-    from cstformer.experiments.spirals import EXPERIMENT
+    from cstformer.experiments.spirals.experiment import EXPERIMENT
 
     run = tmp_path / "all" / "spirals"
     cell = next(cell for cell in EXPERIMENT.cells(EXPERIMENT.presets["smoke"]) if cell.model == "CST")

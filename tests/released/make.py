@@ -96,7 +96,9 @@ CASES: dict[str, Callable[[], tuple[Any, cst.Samples]]] = {
     "cubic": lambda: fitted(model(start="cubic", nearness="always", mu=1e-4), curves()),
     "float64": lambda: fitted(model(start="hermite", precision="float64", coord_noise=0.01, p=3.0), curves()),
     "joint-nystrom": lambda: fitted(model(pattern="joint", attention_kind="nystrom", landmarks=4), curves()),
-    "paper": lambda: fitted(cst.CST.preset("paper", **QUICK | {"feedforward": 64, "steps": 20, "dummies": 6}), curves()),
+    "paper": lambda: fitted(
+        cst.CST.preset("paper", **QUICK | {"feedforward": 64, "steps": 20, "dummies": 6}), curves()
+    ),
     "frames-smooth": lambda: fitted(model(), movie()),
     "frames-holes": lambda: fitted(model(hide=0.3), holes()),
     "frames-linear": lambda: fitted(model(start="linear", order=1), movie(channels=2)),
@@ -128,7 +130,7 @@ def queries(context: cst.Samples) -> np.ndarray:
         return np.linspace(2.3, 4.7, 13)[:, None]
     first, last = (float(f(context.coords[..., 0])) for f in (np.min, np.max))
     whole = cst.frame_queries(context.layout, np.linspace(first, last, 4))
-    return np.concatenate([whole, whole[:3] + [0.07, 0.6, 0.3]])
+    return np.concatenate([whole, whole[:3] + np.array([0.07, 0.6, 0.3])])
 
 
 def answers(model: Any, context: cst.Samples) -> dict[str, np.ndarray]:

@@ -16,14 +16,24 @@ import numpy as np
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["cstformer.cli", "cstformer.estimator", "cstformer.sample_files", "lightning", "zarr", "xarray", "dask.array"]
+    [
+        "cstformer.cli",
+        "cstformer.models.cst",
+        "cstformer.data.sample_files",
+        "lightning",
+        "zarr",
+        "xarray",
+        "dask.array",
+    ]
 )
 
 
 def _command(arguments: list[str], output: Path, save_seconds: float, pause: float) -> None:
     import torch
 
-    from cstformer import cli, objective, training
+    from cstformer import cli
+    from cstformer.training import loop as training
+    from cstformer.training import objective
 
     torch.set_num_threads(1)
     training.SAVE_SECONDS = save_seconds

@@ -11,11 +11,11 @@ import numpy as np
 from small_models import blob, fit_quickly, waves
 
 from cstformer import CST, Samples, load_movie
+from cstformer.data.queries import load_queries
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.navier_stokes import Law, make_navier_stokes
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.datasets.video_files import find_recordings
-from cstformer.queries import load_queries
 
 FRAMES = (blob(6, 4, 5)).astype(np.uint8)
 TIMES = np.arange(6) / 10

@@ -14,11 +14,11 @@ from processes import starved
 from small_models import blob, wave_model
 
 from cstformer import CST, CSTError, Samples, load_movie
-from cstformer.checkpoint import DESCRIPTION, WEIGHTS
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.datasets.video_files import find_recordings
-from cstformer.files import check_bytes, memory_left
+from cstformer.models.model_files import DESCRIPTION, WEIGHTS
+from cstformer.system.files import check_bytes, memory_left
 
 GB = 2**30
 

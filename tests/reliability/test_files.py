@@ -12,10 +12,10 @@ import tifffile
 from small_models import wave_model, waves
 
 from cstformer import CST, CSTError, Samples, load_movie
-from cstformer import files as files_module
-from cstformer.checkpoint import WEIGHTS
 from cstformer.datasets.calcium.reading import open_recording
-from cstformer.files import atomic_path, check_hdf5, check_tiff
+from cstformer.models.model_files import WEIGHTS
+from cstformer.system import files as files_module
+from cstformer.system.files import atomic_path, check_hdf5, check_tiff
 
 
 def write_folder(path: Path, number: int) -> None:

@@ -11,7 +11,7 @@ from processes import FORKS, run_cst, starved
 from small_models import waves
 
 from cstformer import CST, Samples
-from cstformer.sample_files import SUFFIXES
+from cstformer.data.sample_files import SUFFIXES
 
 FIT = ("--preset", "smoke", "--steps", "3", "--quiet")
 

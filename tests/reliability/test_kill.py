@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from small_models import waves
 
 from cstformer import CST, CSTError, Samples
-from cstformer.checkpoint import read_tensors
 from cstformer.datasets.navier_stokes_reader import Solutions
+from cstformer.system.tensor_files import read_tensors
 
 FIT = ("--preset", "smoke", "--steps", "12", "--patience", "1", "--quiet")
 

@@ -18,11 +18,11 @@ from small_models import wave_model, waves
 import cstformer
 from cstformer import CST, CSTError, Samples, load_movie
 from cstformer.baselines import BASELINES
-from cstformer.checkpoint import DESCRIPTION, WEIGHTS
+from cstformer.data.queries import load_queries
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.datasets.video_files import find_recordings
-from cstformer.queries import load_queries
+from cstformer.models.model_files import DESCRIPTION, WEIGHTS
 
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "hickle"}
 CALLS = {"eval", "exec", "compile", "__import__"}

@@ -6,9 +6,9 @@ import torch
 from processes import starved
 from small_models import wave_model, waves
 
-import cstformer.estimator
+import cstformer.models.cst
 from cstformer import CST, CSTError, Samples
-from cstformer.transformer import ContinuousTransformer
+from cstformer.network.transformer import ContinuousTransformer
 
 FAILURES = {
     "NumPy": MemoryError("Unable to allocate 8 GiB for an array"),
@@ -75,10 +75,10 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
 def predict(folder, count: int) -> tuple[np.ndarray, int]:
     """Answers, and how often memory ran out on the way."""
     asked = []
-    honest = cstformer.estimator.is_out_of_memory
-    cstformer.estimator.is_out_of_memory = lambda error: asked.append(str(error)) or honest(error)
+    honest = cstformer.models.cst.is_out_of_memory
+    cstformer.models.cst.is_out_of_memory = lambda error: asked.append(str(error)) or honest(error)
     answer = CST.load(folder).predict(waves(1), np.linspace(2.1, 4.9, count))
-    cstformer.estimator.is_out_of_memory = honest
+    cstformer.models.cst.is_out_of_memory = honest
     return answer, len(asked)
 
 

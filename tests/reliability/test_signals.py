@@ -54,10 +54,10 @@ def test_ctrl_c_before_training_leaves_nothing(whole, tmp_path):
 def _interrupted_early(curves, folder) -> None:
     import processes
 
-    import cstformer.estimator
+    import cstformer.models.cst
 
     def search(*_):
         os.kill(os.getpid(), signal.SIGINT)
 
-    cstformer.estimator.fit_kernel = search
+    cstformer.models.cst.fit_kernel = search
     processes._command(["fit", str(curves), *FIT, str(folder / "model")], folder / "log", 0.0, 0.0)

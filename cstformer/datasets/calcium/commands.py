@@ -113,7 +113,7 @@ def preprocess(args: argparse.Namespace) -> int:
 def _mask(text: str | None) -> Any:
     import numpy as np
 
-    from cstformer.files import readable
+    from cstformer.system.files import readable
 
     if text is None or not text.endswith(".npy"):
         return text

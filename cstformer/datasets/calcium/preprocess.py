@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from cstformer.cluster import dask_cluster
 from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.baseline import BASELINES, delta_f
 from cstformer.datasets.calcium.hemodynamics import TILE, regress_out, remove_hemodynamics
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
 from cstformer.errors import CSTError, unknown
-from cstformer.files import atomic_path, scratch_folder
+from cstformer.system.cluster import dask_cluster
+from cstformer.system.files import atomic_path, scratch_folder
 
 CORRECTIONS = ("estimator", "regression", "none")
 PAPER_CROP = (32, 40, 24, 24)

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from cstformer.data.samples import as_floats
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
-from cstformer.files import check_bytes, check_hdf5, check_tiff, open_zarr, read_npz, readable
-from cstformer.samples import as_floats
+from cstformer.system.files import check_bytes, check_hdf5, check_tiff, open_zarr, read_npz, readable
 
 SUFFIXES = (".nwb", ".tif", ".tiff", ".h5", ".hdf5", ".mat", ".npz", ".npy", ".zarr")
 CHUNK_BYTES = 32 * 2**20
@@ -91,7 +91,7 @@ def require(*packages: str) -> None:
 
 def read_stimuli(path: str | os.PathLike[str]) -> Stimuli:
     """Table (csv, tsv, parquet) with the columns start, stop (seconds) and contrast (per cent)."""
-    from cstformer.sample_files import read_table
+    from cstformer.data.sample_files import read_table
 
     table = read_table(path)
     table.columns = [str(c).split("[")[0].strip().casefold() for c in table.columns]

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
+from cstformer.data.samples import as_floats
 from cstformer.errors import CSTError, CSTWarning, unknown
-from cstformer.samples import as_floats
 
 CONTRASTS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Contrasts of the paper's gratings in per cent."""

@@ -28,13 +28,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from cstformer.cluster import dask_cluster
+from cstformer.data.samples import as_floats
 from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.cortex import FIELD_MM, LEFT_AREAS, SmoothMaps, blob, outline, positions
 from cstformer.datasets.calcium.recording import CONTRASTS, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
-from cstformer.files import atomic_path, readable
-from cstformer.samples import as_floats
+from cstformer.system.cluster import dask_cluster
+from cstformer.system.files import atomic_path, readable
 
 SIGNAL, CONTROL = 575, 395
 """Excitation wavelengths in nm: calcium and hemodynamics; hemodynamics alone."""

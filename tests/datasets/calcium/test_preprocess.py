@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 from cstformer import cli
+from cstformer.data.patches import load_movie
 from cstformer.datasets.calcium import preprocess as chain
 from cstformer.datasets.calcium.preprocess import (
     Preprocessing,
@@ -27,7 +28,6 @@ from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
 from cstformer.datasets.calcium.simulator import CalciumSimulation
 from cstformer.errors import CSTError
-from cstformer.patches import load_movie
 
 WATCHED = {"capture_output": True, "text": True, "check": True}
 

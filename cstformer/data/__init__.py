@@ -1,0 +1,1 @@
+"""Samples, movies and queries: how data comes in, travels and goes out."""

@@ -1,0 +1,255 @@
+"""Recordings larger than memory: windows of frames that are read from Zarr when a training step asks for them.
+
+Frames are read in blocks of neighbouring windows, a few of which stay in memory. An epoch takes the blocks in random
+order, some at a time, and shuffles the windows of those: every window comes once, and a block is read about once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cstformer.data.batch import Batch, Context
+from cstformer.data.checks import check_training
+from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, window_starts
+from cstformer.data.samples import Samples
+from cstformer.data.units import Scaling
+from cstformer.errors import CSTError
+from cstformer.system.files import readable
+
+LAZY_FROM = 2**28  # bytes of a Zarr movie from which `cst fit` reads it lazily
+BLOCK_BYTES = 2**25  # of the frames that are read together, unless a chunk of the file has more
+POOL = 4  # blocks whose windows are shuffled together
+SUBSET_VALUES = 2**23  # numbers in the random windows from which scaling, noise and kernel are estimated
+
+
+class LazyFrames:
+    """Windows of a movie in a Zarr file, as `frames_to_samples` would make them; only those asked for are read.
+
+    Parameters
+    ----------
+    path : Zarr array (T, H, W[, C]), or group with one such array and perhaps its times, as `load_movie` takes
+    patch, window, stride : as in `frames_to_samples`
+
+    Examples
+    --------
+    >>> import tempfile, zarr
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     zarr.save_array(f"{folder}/movie.zarr", np.arange(96.0).reshape(6, 4, 4))
+    ...     lazy = LazyFrames(f"{folder}/movie.zarr", patch=(2, 2), window=3, stride=1)
+    ...     print(lazy, lazy[[3]].values[0, 0].tolist())
+    LazyFrames(4 windows of 3 frames of 4 × 4 pixels) [48.0, 49.0, 52.0, 53.0]
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], patch: tuple[int, int] = (8, 8), window: int = 10, stride: int = 5
+    ):
+        self.path, self.window, self.stride = Path(path).absolute(), window, stride
+        with readable(path, "a .zarr movie"):
+            self._frames, self.times = _open(self.path)
+        shape = self._frames.shape
+        channels = shape[3] if len(shape) == 4 else 1
+        self.layout = PatchLayout((shape[1], shape[2]), patch, channels)
+        self.starts = window_starts(shape[0], window, stride)
+        # A block is made of the windows that begin in a run of whole chunks of the file.
+        most, chunk = max(window, BLOCK_BYTES // (4 * shape[1] * shape[2] * channels)), self._frames.chunks[0]
+        length = max(1, most // chunk) * chunk if chunk <= 4 * most else most
+        self.block = self.starts // length
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        like = frames_to_samples(np.zeros((1, window, shape[1], shape[2], channels)), patch)
+        self.n, self.d, self.c = like.n, like.d, like.c
+        self.coord_names, self.value_names = like.coord_names, like.value_names
+        self.units = {k: v for k, v in like.units.items() if k != "t" or self.times is None}
+        self.clock = np.arange(shape[0], dtype=np.float64) if self.times is None else self.times
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __repr__(self) -> str:
+        height, width = self.layout.frame
+        return f"LazyFrames({len(self)} windows of {self.window} frames of {height} × {width} pixels)"
+
+    def __getitem__(self, index: Any) -> Samples:
+        """Read windows; one without any observed pixel is replaced by the next that has one."""
+        chosen = np.arange(len(self))[np.asarray(index)].reshape(-1)
+        scattered = len(np.unique(self.block[chosen])) > 2 * POOL  # more blocks than there is room for
+        frames = []
+        for k, i in enumerate(chosen):
+            after = ((i + s) % len(self) for s in range(len(self)))
+            read = ((j, self._read(j, 1) if scattered else self._window(j)) for j in after)
+            found = next(((j, x) for j, x in read if not np.isnan(x).all()), None)
+            if found is None:
+                raise CSTError(f"{self.path} has no observed pixel; check its NaN")
+            chosen[k] = found[0]
+            frames.append(found[1])
+        first = self.starts[chosen]
+        samples = frames_to_samples(np.stack(frames), self.layout.patch)
+        relative = self.clock[first[:, None] + np.arange(self.window)] - self.clock[first, None]
+        coords = np.stack([frame_queries(self.layout, t) for t in relative])
+        origin = np.zeros((len(chosen), 3))
+        origin[:, 0] = self.clock[first]
+        ids = [f"0@{t:.12g}" for t in self.clock[first]] if len(set(chosen)) == len(chosen) else None
+        return samples._with(coords=coords, origin=origin, sample_ids=ids, units=self.units)
+
+    def subset(self, seed: int) -> np.ndarray:
+        """Random windows, in order, whose numbers fit in memory; all of them, if they do."""
+        return np.sort(np.random.default_rng(seed).permutation(len(self))[: self.few])
+
+    @property
+    def few(self) -> int:
+        """How many windows fit in memory together."""
+        return max(8, SUBSET_VALUES // (self.n * self.c))
+
+    def epoch(self, windows: Tensor, generator: torch.Generator) -> Tensor:
+        """A random order of these windows, a few blocks after the other: positions in ``windows``."""
+        shuffled = torch.randperm(len(windows), generator=generator)
+        numbers, block = torch.as_tensor(self.block)[windows].unique(return_inverse=True)
+        pool = torch.randperm(len(numbers), generator=generator)[block] // POOL
+        return shuffled[pool[shuffled].argsort(stable=True)]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON: the arguments that open it again."""
+        return {
+            "path": str(self.path),
+            "patch": list(self.layout.patch),
+            "window": self.window,
+            "stride": self.stride,
+        }
+
+    def fingerprint(self, seed: int) -> str:
+        """Hash of the shape, the windows, the times and the numbers of a few windows."""
+        digest = hashlib.sha256(json.dumps([list(self._frames.shape), self.layout.to_dict()]).encode())
+        digest.update(np.ascontiguousarray(self.starts).tobytes() + np.ascontiguousarray(self.clock).tobytes())
+        for i in self.subset(seed)[:8]:
+            digest.update(np.ascontiguousarray(self._read(i, 1)).tobytes())
+        return digest.hexdigest()
+
+    def _window(self, i: int) -> np.ndarray:
+        """Frames (window, H, W, C) of window i."""
+        first, last = np.searchsorted(self.block, [self.block[i], self.block[i] + 1])
+        if first not in self._blocks:
+            while len(self._blocks) >= 2 * POOL:
+                self._blocks.popitem(last=False)
+            self._blocks[first] = self._read(first, last - first)
+        self._blocks.move_to_end(first)
+        begin = self.starts[i] - self.starts[first]
+        return self._blocks[first][begin : begin + self.window]
+
+    def _read(self, i: int, count: int) -> np.ndarray:
+        """Frames of ``count`` windows from window i on, from disk."""
+        first, last = int(self.starts[i]), int(self.starts[i + count - 1]) + self.window
+        with readable(self.path, "a .zarr movie"):
+            frames = np.asarray(self._frames[first:last])
+        # Small integers need no more than single precision, other numbers keep their digits.
+        small = frames.dtype.kind != "f" and frames.dtype.itemsize <= 2
+        frames = frames.astype(np.float32 if small or frames.dtype == np.float32 else np.float64, copy=False)
+        return frames if frames.ndim == 4 else frames[..., None]
+
+
+def lazy_movie(path: str | os.PathLike[str], patch: tuple[int, int], window: int, stride: int) -> LazyFrames | None:
+    """The movie as `LazyFrames`, if it is in a Zarr file and too large to be read at once."""
+    if Path(path).suffix != ".zarr":
+        return None
+    with readable(path, "a .zarr movie"):
+        frames, _ = _open(Path(path))
+    return None if frames.nbytes < LAZY_FROM else LazyFrames(path, patch, min(window, frames.shape[0]), stride)
+
+
+def in_memory(samples: Samples | LazyFrames, seed: int) -> Samples:
+    """The samples; of frames on disk, random windows that fit in memory."""
+    return samples if isinstance(samples, Samples) else samples[samples.subset(seed)]
+
+
+def most(samples: Samples | LazyFrames) -> int:
+    """How many samples fit in memory together."""
+    return len(samples) if isinstance(samples, Samples) else samples.few
+
+
+class LazyBatch:
+    """A data set in the model's units that is read when it is indexed; stands where a `Batch` of all samples would."""
+
+    def __init__(self, scaling: Scaling, frames: LazyFrames, dtype: torch.dtype, device: torch.device):
+        self.frames, self.scaling, self.dtype, self.device = frames, scaling, dtype, device
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def shuffle(self, windows: Tensor) -> Callable[[torch.Generator], Tensor]:
+        """Make the function that orders these windows anew in every epoch; it remembers its last answers."""
+        orders: OrderedDict[int, Tensor] = OrderedDict()
+
+        def order(generator: torch.Generator) -> Tensor:
+            seed = generator.initial_seed()
+            if seed not in orders:
+                orders[seed] = self.frames.epoch(windows, generator)
+                while len(orders) > 2:
+                    orders.popitem(last=False)
+            return orders[seed]
+
+        return order
+
+    def __getitem__(self, index: Tensor) -> Batch:
+        samples = check_training(self.frames[index.cpu().numpy()])
+        batch, missing = self.scaling.batch(samples, self.dtype, self.device), self.frames.n - samples.n
+        if not missing:
+            return batch
+        # All batches have one size, so that random numbers do not depend on what else was read.
+        pad = torch.nn.functional.pad
+        p, groups = batch.points, batch.groups
+        points = Context(*(pad(x, (0, 0, 0, missing)) for x in (p.coords, p.values, p.observed)))
+        return Batch(points, None if groups is None else pad(groups, (0, missing)))
+
+
+def as_data(
+    scaling: Scaling, samples: Samples | LazyFrames, dtype: torch.dtype, device: torch.device
+) -> Batch | LazyBatch:
+    """Data in the model's units: tensors, or windows that are read when asked for."""
+    if isinstance(samples, Samples):
+        return scaling.batch(samples, dtype, device)
+    return LazyBatch(scaling, samples, dtype, device)
+
+
+def _open(path: Path) -> tuple[Any, np.ndarray | None]:
+    """The array of frames, unread, and the times."""
+    import zarr
+
+    if path.suffix != ".zarr":
+        raise CSTError("only .zarr is read lazily; convert the movie, or load it by load_movie")
+    node = zarr.open(path, mode="r")
+    if isinstance(node, zarr.Array):
+        movie, times = node, None
+    else:
+        arrays = dict(node.arrays())
+        movies = [name for name, a in arrays.items() if a.ndim in (3, 4) and a.dtype.kind in "fiub"]
+        if len(movies) != 1:
+            raise CSTError(f"must have one array of shape (T, H, W[, C]), found {movies}")
+        movie, times = arrays[movies[0]], _times(path, arrays, movies[0])
+        if {"scale_factor", "add_offset"} & set(movie.attrs):
+            raise CSTError(f"{movies[0]!r} is stored scaled (scale_factor, add_offset); store plain numbers")
+    if movie.ndim not in (3, 4) or 0 in movie.shape:
+        raise CSTError(f"has shape {movie.shape}; a movie is (T, H, W[, C])")
+    if times is not None and (not np.isfinite(times).all() or (np.diff(times) <= 0).any()):
+        raise CSTError("its times must be finite and increase")
+    return movie, times
+
+
+def _times(path: Path, arrays: dict[str, Any], movie: str) -> np.ndarray | None:
+    length, dims = arrays[movie].shape[0], getattr(arrays[movie].metadata, "dimension_names", None) or ()
+    if dims and dims[0] in arrays:  # written by xarray: dates become hours
+        import xarray as xr
+
+        from cstformer.data.sample_files import axis_numbers
+
+        with xr.open_zarr(path, consolidated=False, chunks=None, decode_timedelta=False) as data:
+            return axis_numbers(data, str(dims[0]))[0]
+    name = next((k for k in ("times", "time", "t") if k in arrays and arrays[k].shape == (length,)), None)
+    return None if name is None else np.asarray(arrays[name][...], dtype=np.float64)

@@ -1,0 +1,1 @@
+"""Attention maps at new coordinates."""

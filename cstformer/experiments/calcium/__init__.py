@@ -1,0 +1,1 @@
+"""Widefield calcium: frames, decoding, waves."""

@@ -1,0 +1,288 @@
+"""Figures of the calcium experiment: the paper's 5 and 13, decoding, frames in between, waves and their speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cstformer.experiments.base import Cell, CellResult
+from cstformer.experiments.calcium import recording as real
+from cstformer.experiments.calcium import waves as waves
+from cstformer.experiments.calcium.decoding import BLOCKED, RANDOM
+from cstformer.experiments.calcium.experiment import BLUR, BLURRED_START, RAW, RECORDING, RINGS, SIMULATED, Config
+from cstformer.experiments.calcium.measures import CHOSEN, MOMENTS, SHOWN_SEGMENTS
+from cstformer.experiments.calcium.task import Animal, Animals, load_animal, r_squared, shown_starts, true_frames
+from cstformer.report import curves
+from cstformer.report.style import PAGE_WIDTH, colours_of, new_figure, save_figure, styled
+
+DIVERGING, SEQUENTIAL = "RdBu_r", "cividis"
+
+
+def draw(
+    config: Config, animals: Animals, seed: int, results: dict[Cell, CellResult], out: Path
+) -> list[dict[str, str]]:
+    """Draw every figure whose rows are there; their entries in `result.json`."""
+    made: list[dict[str, str]] = []
+
+    def add(file: str, title: str, caption: str, figure: Figure) -> None:
+        save_figure(figure, out / file)
+        made.append({"file": file, "title": title, "caption": caption})
+
+    of = {part: {c.model: r.arrays for c, r in results.items() if c.condition == part} for part in _PARTS}
+    simulated, recorded, rings = (of[part] for part in _PARTS)
+    for name in [name for name in config.rows if name in simulated]:
+        animal, x = load_animal(animals, 0), simulated[name]
+        slug = name.lower()
+        add(
+            f"figure5_{slug}.png",
+            f"{name} about a stimulus",
+            "Paper's Figure 5. Last frames of one-second segments of a simulated animal, seconds from the onset of the "
+            "strongest stimulus of its last 30 %: cleaned data, the noise-free signal, the prediction with its R² "
+            "against it, and how much the patches of the last frame are read (mean over readers, heads and layers, "
+            "over even attention). Below: the contrast on the screen.",
+            story(x, animal, animals.patch),
+        )
+        add(
+            f"figure13_{slug}.png",
+            f"Attention of {name} by contrast",
+            "Paper's Figure 13. How much the patches of the last frame are read while a stimulus of each contrast is "
+            "shown, less the same without a stimulus; first animal, outline of its cortex.",
+            by_contrast(x, animal, animals.patch),
+        )
+    decoded = {name: x for name, x in simulated.items() if f"{BLOCKED} {CHOSEN}" in x}
+    if decoded:
+        add(
+            "decoding.png",
+            "The contrast of the stimulus, decoded",
+            "R² of the label of the last frame; bars are means over the animals, dots are the animals, lines join an "
+            "animal. Higher is better.",
+            decoding(decoded),
+        )
+    pictured = {name: x["pictures"] for name, x in simulated.items() if name != RAW}
+    if pictured:
+        animal = load_animal(animals, 0)
+        starts = shown_starts(animals, animal, config.shown)[:SHOWN_SEGMENTS]
+        times = animal.clock[: animals.window] - animal.clock[0]
+        middle = (times[1:] + times[:-1]) / 2
+        truth = true_frames(animals, 0, starts, middle[[len(middle) // 2]])[:, 0]
+        add(
+            "between.png",
+            "Halfway between two frames",
+            "Segments of the first animal, at a time that was not recorded, with R² over the pixels of the cortex.",
+            frames_between(100 * truth, {n: 100 * x for n, x in pictured.items()}, animal.mask, "ΔF/F (%)"),
+        )
+    if recorded:
+        cortex = real.load_cortex(seed)
+        truth = cortex.clean[cortex.between[real.shown_frames(cortex)]]
+        names = [name for name in (BLURRED_START, BLUR, "linear") if name in recorded]
+        add(
+            "recording.png",
+            "Frames in between of the real recording",
+            "z-scored signal; every third frame is given, with noise. R² over the pixels of the cortex.",
+            frames_between(truth, {name: recorded[name]["made"] for name in names}, cortex.mask, "z-score"),
+        )
+        if BLURRED_START in recorded:
+            x = recorded[BLURRED_START]
+            add(
+                "speed_recording.png",
+                f"Waves of the real recording at {float(x['velocity time'][0]):.0f} s",
+                "Speed and direction of level lines where the signal changes most, from CST's own derivatives, from "
+                "differences of the two blurred frames around that time, and by optical flow between them.",
+                speed_maps(
+                    {name: x[f"velocity {name}"] for name in ("CST", "differences", "optical flow")},
+                    cortex.mask,
+                    "pixels/s",
+                ),
+            )
+    if rings:
+        train_seed = 2 * seed + 1
+        test = waves.make_rings(config.rings[1], config.ring_noise, train_seed)
+        velocity, steep = test.truth(0)
+        fields = {"truth": velocity} | {name: x["shown"][0] for name, x in rings.items()}
+        scaled = {name: waves.PIXEL_MM * v for name, v in fields.items()}
+        add(
+            "speed_ring.png",
+            "A wave of known speed",
+            "Velocity in the middle of the movie, halfway between two frames, where the wave is steep.",
+            speed_maps(scaled, steep, "mm/s"),
+        )
+        add(
+            "speed_errors.png",
+            "Error of the speed of waves",
+            "Relative error, median over the steep pixels of a wave; every point is a test wave.",
+            curves.error_distributions({n: x["speed"] for n, x in rings.items()}, ylabel="relative error of the speed"),
+        )
+    histories = {c: r.facts["history"] for c, r in results.items() if "history" in r.facts}
+    ours = {f"{c.model}{_SHORT[c.condition]}": h for c, h in histories.items() if c.model.startswith("CST")}
+    if ours:
+        text = "Validation loss in the model's units, at hidden frames of held-out training segments."
+        add("learning_curves.png", "CST during training", text, curves.learning_curves(ours))
+    return made
+
+
+_PARTS = (SIMULATED, RECORDING, RINGS)
+_SHORT = {SIMULATED: ", animals", RECORDING: "", RINGS: ", waves"}
+
+
+@styled
+def story(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> Figure:
+    """Data, truth, prediction and attention at moments about a stimulus, over the trace of the contrast."""
+    rows = ("data", "truth", "prediction", "attention")
+    fig = Figure(figsize=(PAGE_WIDTH, 6.4), layout="constrained")
+    grid = fig.add_gridspec(len(rows) + 1, len(MOMENTS), height_ratios=[1] * len(rows) + [0.55])
+    limit = float(np.nanquantile(np.abs(x["story truth"][:, animal.mask]), 0.99))
+    low, high = (float(f(x["story attention"])) for f in (np.nanmin, np.nanmax))
+    places: list[list[Axes]] = [[] for _ in rows]
+    images: dict[str, Any] = {}
+    for i, row in enumerate(rows):
+        for j, moment in enumerate(MOMENTS):
+            ax = fig.add_subplot(grid[i, j])
+            picture, extent, scale = x[f"story {row}"][j], _extent(animal.mask.shape), _scale(100 * limit)
+            if row == "attention":
+                extent, scale = _extent(picture.shape, patch), {"vmin": low, "vmax": high, "cmap": SEQUENTIAL}
+            else:
+                picture = np.where(animal.mask, 100 * picture, np.nan)
+            places[i].append(ax)
+            images[row] = _picture(ax, picture, extent=extent, **scale)
+            _outline(ax, animal.mask)
+            if i == 0:
+                ax.set_title(f"{moment:+g} s")
+            if j == 0:
+                ax.set_ylabel("noise-free" if row == "truth" else row)
+            if row == "prediction":
+                ax.set_xlabel(f"R² {r_squared(*_inside(x, j, animal.mask)):.2f}", fontsize=8)
+    for row, label, some in (("data", "ΔF/F (%)", places[:-1]), ("attention", "attention / even", places[-1:])):
+        bar = fig.colorbar(images[row], ax=[ax for line in some for ax in line], fraction=0.02, pad=0.01)
+        bar.set_label(label)
+        bar.outline.set_visible(False)
+    ax = fig.add_subplot(grid[-1, :])
+    onset = float(x["story onset"][0])
+    near = (animal.clock >= onset + MOMENTS[0] - 1) & (animal.clock <= onset + MOMENTS[-1] + 1)
+    ax.step(animal.clock[near] - onset, 100 * ((animal.label[near] + 1) / 2) ** 2, color="#444444", where="post")
+    for moment in MOMENTS:
+        ax.axvline(moment, color="#D55E00", linewidth=0.8, linestyle=":")
+    ax.set_xlabel("seconds from the onset")
+    ax.set_ylabel("contrast (%)")
+    return fig
+
+
+def _inside(x: dict[str, np.ndarray], j: int, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return x["story prediction"][j][mask], x["story truth"][j][mask]
+
+
+@styled
+def by_contrast(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> Figure:
+    """Attention at each contrast less that without a stimulus."""
+    labels, attention = x["labels"], x["attention by label"]
+    rest = attention[0] if labels[0] == -1 else np.zeros_like(attention[0])
+    shown = [(label, a - rest) for label, a in zip(labels, attention, strict=True) if label > -1]
+    shown = shown or [(labels[0], attention[0] - rest)]
+    limit = max(float(np.nanmax(np.abs(a))) for _, a in shown) or 1.0
+    fig, axes = new_figure(1, len(shown), (PAGE_WIDTH, 2.0))
+    image: Any = None
+    for ax, (label, a) in zip(axes[0], shown, strict=True):
+        image = _picture(ax, a, extent=_extent(a.shape, patch), **_scale(limit))
+        _outline(ax, animal.mask)
+        ax.set_title(f"{100 * ((label + 1) / 2) ** 2:.0f} %")
+    bar = fig.colorbar(image, ax=list(axes[0]), fraction=0.03, pad=0.01)
+    bar.set_label("change of attention / even")
+    bar.outline.set_visible(False)
+    return fig
+
+
+@styled
+def decoding(systems: dict[str, dict[str, np.ndarray]]) -> Figure:
+    """Bars of mean R² with the animals, a panel a split."""
+    fig, axes = new_figure(1, 2, (PAGE_WIDTH, 3.4), sharey=True)
+    colours = colours_of(systems)
+    for ax, split in zip(axes[0], (BLOCKED, RANDOM), strict=True):
+        scores = np.stack([x[f"{split} {CHOSEN}"][:, 1] for x in systems.values()])  # (systems, animals)
+        for one in scores.T:
+            ax.plot(range(len(scores)), one, color="#999999", linewidth=0.5, zorder=2)
+        for i, (name, y) in enumerate(zip(systems, scores, strict=True)):
+            ax.bar(i, y.mean(), color=colours[name], width=0.7, zorder=1)
+            ax.plot(np.full(len(y), i), y, "o", color="#222222", markersize=2.5, zorder=3)
+        ax.set_xticks(range(len(systems)), systems, rotation=45, ha="right")
+        ax.axhline(0, color="#444444", linewidth=0.6)
+        ax.set_title(split)
+        ax.grid(axis="y")
+    axes[0, 0].set_ylabel("R² of the decoded label")
+    return fig
+
+
+@styled
+def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.ndarray, label: str) -> Figure:
+    """Frames (rows) of the truth and of systems (columns), with their R²."""
+    columns = {"truth": truth} | systems
+    fig, axes = new_figure(len(truth), len(columns), (PAGE_WIDTH, 0.5 + 0.85 * len(truth)))
+    limit = float(np.nanquantile(np.abs(truth[:, mask]), 0.995))
+    image: Any = None
+    for j, (name, frames) in enumerate(columns.items()):
+        for i, frame in enumerate(frames):
+            ax = axes[i, j]
+            image = _picture(ax, np.where(mask, frame, np.nan), extent=_extent(mask.shape), **_scale(limit))
+            _outline(ax, mask)
+            if i == 0:
+                ax.set_title(name.replace(" (", "\n(").replace(" + ", "\n+ ").replace("–time", "–\ntime"), fontsize=7)
+            if j:
+                ax.set_xlabel(f"R² {r_squared(frame[mask], truth[i][mask]):.2f}", fontsize=7)
+    bar = fig.colorbar(image, ax=list(axes.ravel()), fraction=0.02, pad=0.01)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    return fig
+
+
+@styled
+def speed_maps(velocities: dict[str, np.ndarray], where: np.ndarray, unit: str) -> Figure:
+    """Speed as colour and direction as arrows of equal length, a panel a method."""
+    fig, axes = new_figure(1, len(velocities), (PAGE_WIDTH, 1.8))
+    speeds = {name: np.where(where, np.hypot(*v), np.nan) for name, v in velocities.items()}
+    first = next(iter(speeds.values()))
+    highest = 1.5 * float(np.nanquantile(first, 0.9)) if np.isfinite(first).any() else 1.0
+    image: Any = None
+    for ax, (name, v) in zip(axes[0], velocities.items(), strict=True):
+        image = _picture(ax, speeds[name], extent=_extent(where.shape), vmin=0, vmax=highest, cmap=SEQUENTIAL)
+        step = max(1, max(where.shape) // 9)
+        rows, cols = np.meshgrid(*(np.arange(step // 2, n, step) for n in where.shape), indexing="ij")
+        some = np.isfinite(speeds[name][rows, cols]) & (speeds[name][rows, cols] > 0)
+        rows, cols = rows[some], cols[some]
+        down, right = v[:, rows, cols] / speeds[name][rows, cols]
+        arrows = {"angles": "xy", "scale_units": "xy", "scale": 1.2 / step, "pivot": "mid", "width": 0.008}
+        ax.quiver(cols, rows, right, down, color="#D55E00", **arrows)
+        if not where.all():
+            _outline(ax, where)
+        ax.set_title(name.replace(" + ", "\n+ "), fontsize=7)
+    bar = fig.colorbar(image, ax=list(axes[0]), fraction=0.03, pad=0.01, extend="max")
+    bar.set_label(f"speed ({unit})")
+    bar.outline.set_visible(False)
+    return fig
+
+
+def _scale(limit: float) -> dict[str, Any]:
+    return {"vmin": -limit, "vmax": limit, "cmap": DIVERGING}
+
+
+def _extent(shape: tuple[int, ...], size: tuple[int, int] = (1, 1)) -> tuple[float, float, float, float]:
+    """Of a picture, in pixels of the frame; each of its own covers ``size`` of them."""
+    return (-0.5, shape[1] * size[1] - 0.5, shape[0] * size[0] - 0.5, -0.5)
+
+
+def _picture(ax: Axes, picture: np.ndarray, **options: Any) -> Any:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    return ax.imshow(picture, interpolation="nearest", aspect="equal", **options)
+
+
+def _outline(ax: Axes, mask: np.ndarray) -> None:
+    """The edge of the cortex."""
+    padded = np.pad(mask, 1).astype(float)
+    rows, cols = (np.arange(-1, n + 1) for n in mask.shape)
+    ax.contour(cols, rows, padded, levels=[0.5], colors="#222222", linewidths=0.6)
+    ax.set_xlim(-0.5, mask.shape[1] - 0.5)
+    ax.set_ylim(mask.shape[0] - 0.5, -0.5)

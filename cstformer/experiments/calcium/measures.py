@@ -1,0 +1,168 @@
+"""What is measured of a model of simulated animals: frames, frames in between, the decoded stimulus, attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cstformer.baselines.base import NeuralBaseline
+from cstformer.data.patches import frame_queries, stitch
+from cstformer.data.samples import Samples
+from cstformer.experiments.calcium.decoding import (
+    BLOCKED,
+    RANDOM,
+    Split,
+    blocked_splits,
+    decode,
+    inner_products,
+    random_splits,
+    segment_attention,
+)
+from cstformer.experiments.calcium.task import (
+    Animal,
+    Animals,
+    drawn_starts,
+    last_labels,
+    load_animal,
+    movie_scores,
+    segments,
+    shown_starts,
+    true_frames,
+)
+from cstformer.models.cst import CST
+
+if TYPE_CHECKING:
+    from cstformer.experiments.calcium.experiment import Config
+
+RECONSTRUCTION, BETWEEN = "reconstruction", "frames in between"
+FRAMES = (RECONSTRUCTION, BETWEEN)
+CHOSEN = "chosen"
+LAST = "last frame"  # of raw data, alone
+MOMENTS = (-0.5, 0.3, 0.8, 1.5, 2.3, 4.0)  # seconds from the onset of a stimulus, of the figure
+SHOWN_SEGMENTS = 3  # of the first animal, whose frames in between are kept for the figures
+
+Arrays = dict[str, np.ndarray]
+
+
+def measure_animals(
+    model: Any, raw: bool, animals: Animals, config: Config, seed: int
+) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays with a number an animal, pictures for the figures, and facts about the choice of attention.
+
+    ``raw``: the model is none; its features are the frames themselves.
+    """
+    arrays, facts = measured_frames(model, animals, config), {}
+    if raw or isinstance(model, CST | NeuralBaseline):
+        way = CHOSEN
+        if isinstance(model, CST):
+            scores = _scores_in_training(model, animals, config, seed)
+            way = max(scores, key=lambda name: scores[name])
+            facts = {"way": way, "chosen_by": scores}
+        arrays |= _decoded(model, raw, way, animals, config, seed)
+    if isinstance(model, CST):
+        arrays |= _story(model, animals)
+    return arrays, facts
+
+
+def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
+    """Scores of frames against the noise-free signal, at the given times and halfway between them.
+
+    In ΔF/F: in z-scores, pixels in which cleaning has left next to nothing would count most.
+    """
+    scores: dict[str, list[float]] = {}
+    kept: Arrays = {}
+    for i in range(animals.count):
+        animal = load_animal(animals, i)
+        starts = shown_starts(animals, animal, config.shown)
+        context = segments(animals, animal, starts)
+        given = animal.clock[: animals.window] - animal.clock[0]
+        for kind, times in zip(FRAMES, (given, (given[1:] + given[:-1]) / 2), strict=True):
+            truth = true_frames(animals, i, starts, times)
+            y = animal.sd * predicted(model, context, times)
+            pair = [x[..., animal.mask].reshape(-1, int(animal.mask.sum())) for x in (y, truth)]
+            for name, score in movie_scores(*pair).items():
+                scores.setdefault(f"{kind} {name}", []).append(score)
+            if i == 0 and kind == BETWEEN:
+                middle = len(times) // 2
+                kept = {"pictures": y[:SHOWN_SEGMENTS, middle].astype(np.float32)}
+    return {name: np.array(x) for name, x in scores.items()} | kept
+
+
+def predicted(model: Any, context: Samples, times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "N m H W"]:
+    """Whole frames of each segment at any times."""
+    assert context.layout is not None
+    return stitch(model.predict(context, frame_queries(context.layout, times)), context.layout)[..., 0]
+
+
+def _features(model: Any, raw: bool, context: Samples) -> Arrays:
+    """What a decoder may read of each segment, by the name of the way to get it."""
+    if isinstance(model, CST):
+        return segment_attention(model, context).ways
+    if raw:
+        return {
+            CHOSEN: context.values,
+            LAST: context.values[:, context.coords[0, :, 0] == context.coords[0, :, 0].max()],
+        }
+    return {CHOSEN: model.latent(context)}
+
+
+def _splits(starts: Int[np.ndarray, " N"], animals: Animals, animal: Animal, config: Config, seed: int) -> dict:
+    block = round(config.block / float(np.median(np.diff(animal.clock))))
+    splits: dict[str, list[Split]] = {RANDOM: random_splits(len(starts), seed)}
+    return splits | {BLOCKED: blocked_splits(starts, animals.window, block, seed)}
+
+
+def _scores_in_training(model: CST, animals: Animals, config: Config, seed: int) -> dict[str, float]:
+    """R² of each way to sum up attention on the training part of training animals, blocked split."""
+    scores: dict[str, list[float]] = {}
+    for i in range(config.choosing):
+        animal = load_animal(animals, i)
+        starts = drawn_starts(animals, animal, config.segments, 100 + i, training=True)
+        labels = last_labels(animals, animal, starts)
+        splits = _splits(starts, animals, animal, config, seed)[BLOCKED]
+        for way, x in _features(model, False, segments(animals, animal, starts)).items():
+            scores.setdefault(way, []).append(decode(inner_products(x), labels, splits)[1])
+    return {way: float(np.mean(found)) for way, found in scores.items()}
+
+
+def _decoded(model: Any, raw: bool, chosen: str, animals: Animals, config: Config, seed: int) -> Arrays:
+    """Mean squared error and R² (animals, 2) of each split and way; ``chosen`` is also there under that name."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for i in range(animals.count):
+        animal = load_animal(animals, i)
+        starts = drawn_starts(animals, animal, config.segments, i)
+        labels = last_labels(animals, animal, starts)
+        splits = _splits(starts, animals, animal, config, seed)
+        for way, x in _features(model, raw, segments(animals, animal, starts)).items():
+            products = inner_products(x)
+            for split, pairs in splits.items():
+                found.setdefault(f"{split} {way}", []).append(decode(products, labels, pairs))
+    arrays = {name: np.array(x) for name, x in found.items()}
+    return arrays | {f"{split} {CHOSEN}": arrays[f"{split} {chosen}"] for split in (RANDOM, BLOCKED)}
+
+
+def _story(model: CST, animals: Animals) -> Arrays:
+    """The last frames of segments about the strongest stimulus of the first animal, and attention by contrast."""
+    animal, made = load_animal(animals, 0), animals.simulation(0)
+    first = animal.clock[animal.first_test + animals.window]
+    within = (made.stimuli.start > first) & (made.stimuli.start + max(MOMENTS) < animal.clock[-1])
+    onset = made.stimuli.start[within][np.argmax(made.stimuli.contrast[within])]
+    ends = np.searchsorted(animal.clock, onset + np.array(MOMENTS))
+    starts = np.minimum(ends, len(animal.clock) - 1) - animals.window + 1
+    context = segments(animals, animal, starts)
+    last = animal.clock[[animals.window - 1]] - animal.clock[0]
+    data = animal.sd * animal.frames[starts + animals.window - 1]
+    spread = shown_starts(animals, animal, 20 * SHOWN_SEGMENTS)
+    attention = segment_attention(model, segments(animals, animal, spread)).received
+    labels = last_labels(animals, animal, spread)
+    return {
+        "story onset": np.array([onset]),
+        "story data": data.astype(np.float32),
+        "story truth": true_frames(animals, 0, starts, last)[:, 0].astype(np.float32),
+        "story prediction": (animal.sd * predicted(model, context, last)[:, 0]).astype(np.float32),
+        "story attention": segment_attention(model, context).received.astype(np.float32),
+        "labels": np.unique(labels),
+        "attention by label": np.stack([attention[labels == x].mean(0) for x in np.unique(labels)]).astype(np.float32),
+    }

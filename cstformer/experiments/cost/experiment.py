@@ -1,0 +1,95 @@
+"""Computational cost against the number of dummy points (the paper's Figure 15).
+
+``cst run cost --preset default`` (about three minutes on two cores) measures time and peak memory of a training step
+with 10 to 10 000 dummy points and one curve: joint with exact attention (the paper's model as published), joint with
+Nyström attention (as described) and context (ours). Expect slopes of about 2 for exact and about 1 for the other two
+(the paper claims a linear growth of memory, in a figure without numbers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cstformer.benchmarks import scaling
+from cstformer.benchmarks.stopwatch import slope
+from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
+from cstformer.experiments.metrics import summary
+from cstformer.report.scaling import scaling_figure
+from cstformer.report.style import save_figure
+
+MEASURES = ("seconds", "peak MB")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a preset."""
+
+    dummies: tuple[int, ...] = scaling.SIZES["dummies"]
+    rounds: int = 3
+    """How often a step is timed; the shortest time counts."""
+
+
+class CostExperiment(Experiment):
+    """Time and memory of a step; see the module's text."""
+
+    name = "cost"
+    presets = {  # noqa: RUF012
+        "default": Config(),
+        "smoke": Config(dummies=(10, 30), rounds=1),
+        "paper": Config(),
+    }
+    parallel = False
+
+    def cells(self, config: Config) -> list[Cell]:
+        """One series of measurements a system."""
+        return [Cell(system, "dummy points") for system in scaling.SYSTEMS]
+
+    def compute(self, cell: Cell, config: Config, seed: int, folder: Path, progress: bool) -> CellResult:
+        """Measure a step at every size that the machine can hold."""
+        rows = scaling.measure_series("dummies", config.dummies, scaling.SYSTEMS[cell.model], config.rounds)
+        arrays = {key: np.array([row[key] for row in rows]) for key in ("size", *MEASURES)}
+        return CellResult(arrays, rows[0]["parameters"], 0.0, {})
+
+    def gather(self, config: Config, seed: int, results: dict[Cell, CellResult], out: Path) -> dict[str, Any]:
+        """A row a system and size, the fitted slopes in the notes, the figure."""
+        table, measured, notes = [], [], [NOTE]
+        for n in config.dummies:
+            for cell, result in results.items():
+                for i in np.flatnonzero(result.arrays["size"] == n):
+                    metrics = {key: summary(result.arrays[key][i : i + 1]) for key in MEASURES}
+                    table.append(table_row(Cell(cell.model, f"{n} dummy points"), result, metrics))
+        for cell, result in results.items():
+            sizes = result.arrays["size"]
+            rows = [
+                {"size": int(n), **{key: float(result.arrays[key][i]) for key in MEASURES}} for i, n in enumerate(sizes)
+            ]
+            measured += [{"axis": "dummies", "system": cell.model, **row} for row in rows]
+            measured += scaling.fitted_slopes("dummies", cell.model, rows)
+            far = sizes >= scaling.FROM
+            if far.sum() > 1:
+                time, memory = (slope(sizes[far], result.arrays[key][far]) for key in MEASURES)
+                notes.append(
+                    f"{cell.model}: from {scaling.FROM} to {sizes[-1]} dummy points time grows with the power "
+                    f"{time:.2f} of their number, memory with {memory:.2f}."
+                )
+            if sizes[-1] < config.dummies[-1]:
+                notes.append(f"{cell.model}: sizes beyond {sizes[-1]} would have taken too much memory or time.")
+        save_figure(scaling_figure(measured), out / "figure15_cost.png")
+        figure = {
+            "file": "figure15_cost.png",
+            "title": "Cost of a training step against the number of dummy points",
+            "caption": "Paper's Figure 15: seconds, and peak memory of all tensors, of a step with one curve.",
+        }
+        return {"table": table, "tests": [], "figures": [figure], "notes": notes}
+
+
+NOTE = (
+    "One curve with 10 real points, default sizes, derivatives of first order in every step. Memory is what torch's "
+    "allocator holds at most, temporaries included; seconds are the best of some, on a machine that may be busy: "
+    "compare rows with each other."
+)
+EXPERIMENT = CostExperiment()

@@ -1,0 +1,1 @@
+"""Fields of the Navier–Stokes equation between given frames."""

@@ -1,0 +1,1 @@
+"""Interpolation of spirals, clean and noisy."""

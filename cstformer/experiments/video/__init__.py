@@ -1,0 +1,1 @@
+"""Corrupted video and frames between frames."""

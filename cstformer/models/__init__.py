@@ -1,0 +1,1 @@
+"""Models: what every model can do, and CST."""

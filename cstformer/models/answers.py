@@ -1,0 +1,72 @@
+"""Answers in the shape of the question: `Samples` for queries, frames for the times of a movie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.samples import Samples, as_floats
+from cstformer.errors import CSTError
+from cstformer.models.cst import CST
+
+
+def predict_samples(
+    model: CST, context: Samples, coords: np.ndarray, real: np.ndarray, index: tuple[int, ...]
+) -> Samples:
+    """Predictions as `Samples`: queries as coordinates, answers as values; padding stays padding."""
+    # Padding asks again for a real query, so that it can never warn of extrapolation.
+    first = coords[np.arange(len(coords)), real.argmax(1)]
+    filled = np.where(real[..., None], coords, first[:, None])
+    asked = np.flatnonzero(real.any(1))
+    values = model.derivative(context[asked], filled[asked], index)
+    return Samples(
+        filled[asked],
+        values,
+        real[asked],
+        coord_names=context.coord_names,
+        value_names=context.value_names,
+        sample_ids=[context.sample_ids[i] for i in asked],
+        units=context.units
+        if sum(index) == 0
+        else {k: v for k, v in context.units.items() if k in context.coord_names},
+    )
+
+
+def predict_movie(
+    model: Any,
+    movie: np.ndarray,
+    times: np.ndarray | None,
+    at: np.ndarray,
+    index: tuple[int, ...] = (0, 0, 0),
+) -> np.ndarray:
+    """Whole frames at any times of a recording by CST (or, without derivatives, a rival): (len(at), H, W, C).
+
+    Each time is answered from the window of frames around it, as long as the windows of the training.
+    """
+    layout: PatchLayout | None = model.layout_
+    if layout is None:
+        raise CSTError("this model was not fitted on a movie; give it samples as context")
+    movie = movie[..., None] if movie.ndim == 3 else movie
+    clock = np.arange(len(movie), dtype=float) if times is None else np.asarray(times, dtype=float)
+    if movie.ndim != 4 or movie.shape[1:3] != layout.frame or movie.shape[3] != layout.channels:
+        raise CSTError(
+            f"the movie has shape {movie.shape}; the model was fitted on frames of {layout.frame} pixels "
+            f"with {layout.channels} channel(s)"
+        )
+    first, span = float(model.scaling_.low[0]), float(model.scaling_.span[0])
+    at = as_floats("at", at)
+    if at.ndim != 1 or not np.isfinite(at).all() or len(at) == 0:
+        raise CSTError(f"a movie is asked at times (m,), got shape {at.shape}")
+    wanted = np.clip(at - span / 2, clock[0], max(clock[0], clock[-1] - span))
+    starts = np.searchsorted((clock[1:] + clock[:-1]) / 2, wanted)  # the frame nearest to the wanted start
+    out = np.empty((len(at), *movie.shape[1:]))
+    for start in np.unique(starts):
+        inside = (clock >= clock[start]) & (clock <= clock[start] + span * (1 + 1e-9))
+        context = frames_to_samples(movie[inside], layout.patch, times=clock[inside] - clock[start] + first)
+        mine = np.flatnonzero(starts == start)
+        queries = frame_queries(layout, at[mine] - clock[start] + first)
+        values = model.derivative(context, queries, index) if any(index) else model.predict(context, queries)
+        out[mine] = stitch(values, layout)[0]
+    return out

@@ -1,0 +1,71 @@
+"""Model directories: ``model.safetensors`` for the weights, ``model.json`` for the rest, written both or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from cstformer.errors import CSTError
+from cstformer.system.files import atomic_path
+from cstformer.system.tensor_files import read_tensors, write_tensors
+from cstformer.system.versions import versions
+
+FORMAT = 1
+"""Version of the model directory; raised when an older reader could not understand a newer directory."""
+
+WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+
+
+def save_model(folder: str | os.PathLike[str], tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write a model directory: weights and a description, both or none."""
+    folder = check_target(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CSTError(f"cannot make the folder {folder.parent}: {error.strerror or error}") from None
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        write_tensors(temporary / WEIGHTS, tensors, {})
+        text = json.dumps({"format": FORMAT, "versions": versions(), **description}, indent=1)
+        (temporary / DESCRIPTION).write_text(text)
+
+
+def check_target(folder: str | os.PathLike[str]) -> Path:
+    """Say where a model may be written: where nothing is, or an older model and nothing else."""
+    target = Path(os.path.abspath(folder))
+    if target.is_dir():
+        strange = sorted({f.name for f in target.iterdir()} - {WEIGHTS, DESCRIPTION})
+        if strange or (target / WEIGHTS).exists() != (target / DESCRIPTION).exists():
+            what = f"is a directory with other files ({strange[0]})" if strange else "is not a cstformer model"
+            raise CSTError(f"{folder} {what}; choose another place for the model, it is left as it is")
+    elif target.exists():
+        raise CSTError(f"{folder} is a file; choose another place for the model, it is left as it is")
+    return target
+
+
+def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a model directory of this kind; a foreign, damaged or newer one gets a one-line error."""
+    folder = Path(folder)
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        what = "does not exist" if not folder.exists() else f"has no {DESCRIPTION}, so it is not a cstformer model"
+        raise CSTError(f"{folder} {what}; give a directory written by `cst fit` or `model.save`")
+    try:
+        description = json.loads(path.read_text())
+        found, format_ = description["kind"], description["format"]
+    except (ValueError, KeyError, TypeError, OSError):
+        raise CSTError(f"{path} is damaged; save the model again") from None
+    if not isinstance(format_, int) or isinstance(format_, bool) or format_ < 1:
+        raise CSTError(f"{path} is damaged (format {format_!r}); save the model again")
+    if format_ > FORMAT:
+        raise CSTError(
+            f"{folder} was written by a newer cstformer (format {format_}, this one reads {FORMAT}); upgrade"
+        )
+    if found != kind:
+        raise CSTError(f"{folder} holds a {found!r} model, not {kind!r}")
+    tensors, _ = read_tensors(folder / WEIGHTS)
+    return tensors, description

@@ -1,0 +1,1 @@
+"""The network: encodings, attention, transformer, readout."""

@@ -1,0 +1,1 @@
+"""Files, memory, threads, processes and clusters: what the rest of the package runs on."""

@@ -1,0 +1,1 @@
+"""Truncated Taylor series and the derivatives that they carry."""

@@ -1,0 +1,1 @@
+"""Training: settings, disturbance, loss, the loop, resuming, several processes."""

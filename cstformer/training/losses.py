@@ -1,0 +1,58 @@
+r"""The Sobolev loss.
+
+.. math:: L^p = \operatorname{mean}_{\text{real}} |y - \text{data}|^p
+          + \mu \sum_{1 \le |q| \le k} \operatorname{mean}_{\text{dummy}} |D^q y|^p
+
+averaged over observed channels; for p = ∞ the means become maxima. Optionally the final 1/p root is taken,
+once per batch. Coordinates live in [0,1]^d and values are standardised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cstformer.taylor.derivatives import DerivativePlan
+from cstformer.taylor.series import Series
+from cstformer.training import sharing
+
+
+def data_term(y: Tensor, data: Tensor, observed: Tensor, p: float) -> Tensor:
+    """Mean of |y − data|^p over observed entries, or their maximum for p = ∞.
+
+    >>> y, data = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 0.0])
+    >>> data_term(y, data, torch.tensor([True, False]), p=2.0)
+    tensor(4.)
+    """
+    return _norm_power((y - data)[observed], p)
+
+
+def sobolev_term(y: Series, plan: DerivativePlan, p: float) -> Tensor:
+    """Σ over the plan's multi-indices of the mean of |D^q y|^p at the dummy points."""
+    terms = [_norm_power(plan.partial(y, index), p) for index in plan.weights]
+    return torch.stack(terms).sum() if terms else y.coefs.new_zeros(())
+
+
+def combine(data: Tensor, sobolev: Tensor, mu: float, p: float, root: bool) -> Tensor:
+    """Data term + μ · Sobolev term, with the final root if asked for."""
+    loss = data + mu * sobolev
+    if root and not math.isinf(p):
+        return loss.clamp_min(torch.finfo(loss.dtype).tiny) ** (1 / p)
+    return loss
+
+
+def _norm_power(x: Tensor, p: float) -> Tensor:
+    if math.isinf(p):
+        return sharing.maximum(x.abs())
+    return sharing.mean(x.square() if p == 2 else x.abs().pow(p))
+
+
+def sobolev_loss(
+    y: Tensor, data: Tensor, observed: Tensor, dummy: Series, plan: DerivativePlan, settings: Sequence[float]
+) -> Tensor:
+    """The whole loss; ``settings`` is (p, μ, root)."""
+    p, mu, root = settings
+    return combine(data_term(y, data, observed, p), sobolev_term(dummy, plan, p), mu, p, bool(root))

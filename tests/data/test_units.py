@@ -1,0 +1,117 @@
+"""Between the user's units and the model's."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstformer import Samples, frames_to_samples
+from cstformer.data.units import Scaling, as_batches
+
+nan = np.nan
+
+
+def hand_made() -> Samples:
+    """Two samples, one padded; channel 1 misses a value, channel 2 never changes."""
+    coords = np.array([[2.0, 4.0, 6.0], [3.0, 5.0, 99.0]])
+    values = np.array([[[1, 10, 7], [3, nan, 7], [5, 30, 7]], [[7, 50, 7], [9, 70, 7], [nan, nan, nan]]], dtype=float)
+    return Samples(coords, values)
+
+
+def test_numbers_by_hand():
+    s = Scaling.of(hand_made())
+    assert s.low.tolist() == [2.0]
+    assert s.span.tolist() == [4.0]  # the padded 99 does not count
+    assert s.mean.tolist() == [5.0, 40.0, 7.0]
+    assert s.sd.tolist() == pytest.approx([np.sqrt(8), np.sqrt(500), 1.0])  # a constant channel keeps its unit
+
+
+def test_batch_is_standardised_and_what_is_absent_is_zero():
+    samples = hand_made()
+    batch = Scaling.of(samples).batch(samples, torch.float64, torch.device("cpu"))
+    p = batch.points
+    assert batch.groups is None
+    assert p.coords[..., 0].tolist() == [[0.0, 0.5, 1.0], [0.25, 0.75, 0.0]]
+    assert p.tokens.tolist() == [[True, True, True], [True, True, False]]
+    assert (p.values[~p.observed] == 0).all()
+    for channel, sd in ((0, 1.0), (1, 1.0), (2, 0.0)):
+        seen = p.values[..., channel][p.observed[..., channel]]
+        assert float(seen.mean()) == pytest.approx(0, abs=1e-12)
+        assert float(seen.std(correction=0)) == pytest.approx(sd, abs=1e-12)
+
+
+def test_an_axis_or_channel_that_never_changes_keeps_its_unit():
+    s = Scaling.of(Samples([[[0.0, 3.3], [1.0, 3.3]]], [[0.1, 0.1]]))
+    assert s.span.tolist() == [1.0, 1.0]
+    assert s.sd.tolist() == [1.0]
+
+
+def test_a_channel_never_observed_keeps_its_unit():
+    s = Scaling.of(Samples([0.0, 1.0], [[[1.0, nan], [3.0, nan]]]))
+    assert s.mean.tolist() == [2.0, 0.0]
+    assert s.sd.tolist() == [1.0, 1.0]
+
+
+def test_a_constant_far_from_zero_is_constant_despite_rounding():
+    s = Scaling.of(Samples(np.arange(30.0), np.full((1, 30), 0.1)))
+    assert s.sd.tolist() == [1.0]
+
+
+def test_derivative_is_the_chain_rule():
+    s = Scaling(np.array([1.0, 0.0]), np.array([4.0, 0.5]), np.array([10.0]), np.array([3.0]))
+    y = np.array([[[2.0]]])
+    assert s.derivative(y, (0, 0)).item() == 2 * 3 + 10
+    assert s.derivative(y, (1, 0)).item() == 2 * 3 / 4
+    assert s.derivative(y, (0, 2)).item() == 2 * 3 / 0.25
+    assert s.derivative(y, (2, 1)).item() == 2 * 3 / (16 * 0.5)
+
+
+def test_pixels_of_a_patch_share_mean_and_sd_per_image_channel():
+    movie = np.random.default_rng(0).normal(size=(5, 4, 6, 2)) * [1.0, 20.0] + [3.0, -7.0]
+    movie[2, 1, 1] = nan
+    s = Scaling.of(frames_to_samples(movie, (2, 3)))
+    assert s.mean.shape == (2 * 3 * 2,)
+    assert s.mean.reshape(6, 2).tolist() == pytest.approx([pytest.approx(np.nanmean(movie, (0, 1, 2)))] * 6)
+    assert s.sd.reshape(6, 2).tolist() == pytest.approx([pytest.approx(np.nanstd(movie, (0, 1, 2)))] * 6)
+
+
+def test_padding_of_frames_does_not_change_mean_and_sd():
+    movie = np.random.default_rng(0).normal(size=(3, 5, 5)) + 100
+    s = Scaling.of(frames_to_samples(movie, (4, 4)))
+    assert s.mean == pytest.approx(np.full(16, movie.mean()))
+    assert s.sd == pytest.approx(np.full(16, movie.std()))
+
+
+def test_frames_are_numbered_by_time_for_hiding_together():
+    samples = frames_to_samples(np.arange(24.0).reshape(3, 2, 4), (2, 2)).sorted()
+    groups = Scaling.of(samples).batch(samples, torch.float32, torch.device("cpu")).groups
+    assert groups is not None
+    assert groups.tolist() == [[0, 0, 1, 1, 2, 2]]
+
+
+def test_description_goes_through_json_unchanged():
+    s = Scaling.of(hand_made())
+    back = Scaling.from_description(json.loads(json.dumps(s.describe())))
+    for name in ("low", "span", "mean", "sd"):
+        assert (getattr(s, name) == getattr(back, name)).all()
+
+
+@given(st.integers(1, 40), st.integers(0, 12))
+def test_batches_cover_everything_once_in_order(count, size):
+    parts = as_batches(count, size)
+    assert torch.cat(parts).tolist() == list(range(count))
+    assert max(map(len, parts)) <= max(1, size)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e3), st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
+def test_model_units_do_not_depend_on_the_users(shift, stretch, offset, gain):
+    samples = hand_made()
+    moved = Samples(samples.coords * stretch + shift, samples.values * gain + offset, observed=samples.observed)
+    a, b = (Scaling.of(s).batch(s, torch.float64, torch.device("cpu")).points for s in (samples, moved))
+    loss = 1e-9 + 4e-16 * max(abs(shift) / stretch, abs(offset) / gain)
+    assert float((a.coords - b.coords).abs().max()) < 10 * loss
+    varying = [0, 1]  # the constant channel has no unit to compare
+    assert float((a.values - b.values)[..., varying].abs().max()) < 10 * loss

@@ -1,0 +1,405 @@
+"""The whole model: exact derivatives, who depends on whom, padding, parameters."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from problems import (
+    entry,
+    nested_derivatives,
+    normal,
+    relative_error,
+    start_of,
+    tiny_context,
+    tiny_network,
+    uniform,
+)
+
+from cstformer.data.batch import Context
+from cstformer.network.transformer import Architecture, Attention, ContinuousTransformer, parameter_count
+from cstformer.starts.curves import STARTS
+from cstformer.taylor import series
+from cstformer.taylor.derivatives import plan, up_to
+from cstformer.taylor.series import constant
+
+PATTERNS, ATTENTIONS, ENCODINGS, NORMS = (
+    ("context", "joint"),
+    ("exact", "nystrom"),
+    ("linear", "fourier"),
+    ("pre", "post"),
+)
+
+
+def queries(d: int, m: int = 3, batch: int = 2, dtype=torch.float64) -> torch.Tensor:
+    """Coordinates inside the box of the context and away from its points."""
+    return (0.35 + 0.3 * uniform(batch, m, d, seed=20)).to(dtype)
+
+
+def answer(network, context, start, at: torch.Tensor) -> torch.Tensor:
+    """The plain pass: order 0."""
+    x = constant(at)
+    return network(context, x, start(x))[1].value
+
+
+def each_query_alone(context: Context, at: torch.Tensor) -> tuple[Context, torch.Tensor]:
+    """The m queries of a sample as m samples of one query."""
+    m, parts = at.shape[1], (context.coords, context.values, context.observed, context.guess)
+    return Context(*(x if x is None else x.repeat_interleave(m, 0) for x in parts)), at.reshape(-1, 1, at.shape[-1])
+
+
+def check_all_partials(d, order, start, **architecture):
+    """The series pass against nested autograd of the plain pass.
+
+    joint: along a simultaneous shift of all queries. context: each query is shifted alone, in a model asked
+    for nothing else.
+    """
+    network, context, at = tiny_network(d, iterations=3, **architecture), tiny_context(d), queries(d)
+    context = network.prepare(context, start_of(start, context))
+    p = plan(d, up_to(d, order))
+    line = series.straight_line(at, p.directions, p.order)
+    y = network(context, line, start_of(start, context)(line))[1]
+    if network.architecture.pattern == "context":
+        context, at = each_query_alone(context, at)
+    begin = start_of(start, context)
+    want = nested_derivatives(lambda s: answer(network, context, begin, at + s), d, order)
+    tolerance = 1e-6 if architecture.get("attention_kind") == "nystrom" else 1e-8
+    torch.testing.assert_close(y.value, want[0].reshape(y.value.shape), rtol=1e-12, atol=1e-12)
+    for q in up_to(d, order):
+        assert relative_error(p.partial(y, q), entry(want, q).reshape(y.value.shape)) < tolerance, q
+
+
+def product(*choices):
+    return pytest.mark.parametrize("pattern, attention, encoding, start, norm", list(itertools.product(*choices)))
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, ("pre",))
+def test_curves_to_order_three(pattern, attention, encoding, start, norm):
+    layers = 1 if pattern == "joint" else 2  # in context, Nyström first matters to the second layer
+    choices = dict(pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+    check_all_partials(1, 3, start, layers=layers, **choices)
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, ("cubic",), ("post",))
+def test_curves_to_order_three_with_norms_after(pattern, attention, encoding, start, norm):
+    check_all_partials(1, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, STARTS, ("pre",))
+def test_fields_to_order_two_mixed_partials_too(pattern, attention, encoding, start, norm):
+    check_all_partials(3, 2, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+
+
+@product(PATTERNS, ("exact",), ("fourier",), ("cubic",), ("post",))
+def test_fields_to_order_three(pattern, attention, encoding, start, norm):
+    check_all_partials(3, 3, start, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_plain_readout(pattern):
+    check_all_partials(1, 2, "cubic", pattern=pattern, readout="plain", norm="post")
+
+
+@pytest.mark.parametrize("d, order", [(1, 3), (3, 2)])
+@product(PATTERNS, ATTENTIONS, ("fourier",), ("cubic",), ("pre",))
+def test_heads_that_look_near_a_place(d, order, pattern, attention, encoding, start, norm):
+    check_all_partials(d, order, start, pattern=pattern, attention_kind=attention, near=True)
+
+
+def test_a_context_that_carries_its_start():
+    check_all_partials(3, 2, "smooth", near=True, guess=True)
+
+
+def test_far_points_are_not_read_by_heads_that_look_near():
+    network, context = tiny_network(1, near=True, layers=1), tiny_context(1)
+    with torch.no_grad():
+        nearness = network.blocks[0].attention.nearness
+        nearness.offset.zero_()
+        nearness.log_width.fill_(math.log(0.02))
+    maps = []
+    at = constant(context.coords[:, 2:3] + 0.001)
+    network(context, at, constant(torch.zeros(2, 1, 2).double()), maps)
+    assert float(maps[0][..., 2].detach().min()) > 0.99
+
+
+def test_what_the_start_leaves_of_a_context_is_read_too():
+    """At first only the start is seen; with weights for the rest, the values."""
+    network, context = tiny_network(1, guess=True), tiny_context(1)
+    start, at = start_of("smooth", context), constant(queries(1))
+    guess = network.prepare(context, start).guess
+    torch.testing.assert_close(guess, start(constant(context.coords)).value)
+    other = Context(context.coords, context.values + 1, context.observed, guess)
+    y = [network(Context(c.coords, c.values, c.observed, guess), at, start(at))[1].value for c in (context, other)]
+    assert relative_error(*y) > 1e-3
+    with torch.no_grad():
+        network.rest.weight.zero_()
+    y = [network(Context(c.coords, c.values, c.observed, guess), at, start(at))[1].value for c in (context, other)]
+    assert torch.equal(*y)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
+@pytest.mark.parametrize("d", [1, 3])
+def test_order_zero_of_a_series_is_the_plain_pass(d, pattern, attention, encoding, start, norm, dtype, tolerance):
+    network = tiny_network(d, dtype=dtype, pattern=pattern, attention_kind=attention)
+    context, at = tiny_context(d, dtype=dtype), queries(d, dtype=dtype)
+    begin = start_of(start, context)
+    line = series.straight_line(at, torch.eye(d), 2)
+    carried = network(context, line, begin(line))[1].value
+    assert relative_error(carried, answer(network, context, begin, at)) < tolerance
+
+
+def test_context_answers_have_a_block_diagonal_jacobian():
+    network, context = tiny_network(2), tiny_context(2)
+    start, at = start_of("cubic", context), queries(2)
+    jacobian = torch.func.jacrev(lambda x: answer(network, context, start, x))(at)  # (B, m, c, B, m, d)
+    for i, j in itertools.product(range(6), repeat=2):
+        block = jacobian[i // 3, i % 3, :, j // 3, j % 3]
+        assert bool(block.abs().max() > 1e-4) == (i == j)
+        assert i == j or not block.any()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("start", STARTS)
+def test_context_answer_does_not_depend_on_other_queries(start, attention, dtype, tolerance):
+    network = tiny_network(2, dtype=dtype, attention_kind=attention)
+    context = tiny_context(2, dtype=dtype)
+    begin, at = start_of(start, context), uniform(2, 9, 2, seed=4, dtype=dtype)
+    everything = answer(network, context, begin, at)
+    for chosen in ([0], [8, 3], [5, 5, 1, 0], list(range(8, -1, -1))):
+        assert relative_error(answer(network, context, begin, at[:, chosen]), everything[:, chosen]) < tolerance
+
+
+def test_joint_answer_does_depend_on_other_queries():
+    """By construction, and as the documentation says."""
+    network, context = tiny_network(1, pattern="joint"), tiny_context(1)
+    start, at = start_of("linear", context), queries(1)
+    alone, together = answer(network, context, start, at[:, :1]), answer(network, context, start, at)[:, :1]
+    assert relative_error(alone, together) > 1e-4
+
+
+def padded(context: Context, places: list[int]) -> Context:
+    """The same points with unobserved ones full of garbage in between."""
+    b, n, d = context.coords.shape
+    c = context.values.shape[-1]
+    total = n + len(places)
+    real = [i for i in range(total) if i not in places]
+    coords = 50 * normal(b, total, d, seed=30, dtype=context.coords.dtype)
+    values = 1e3 * normal(b, total, c, seed=31, dtype=context.values.dtype)
+    observed = torch.zeros(b, total, c, dtype=torch.bool)
+    coords[:, real], values[:, real], observed[:, real] = context.coords, context.values, context.observed
+    return Context(coords, values, observed)
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
+@pytest.mark.parametrize("d", [1, 2])
+def test_padding_changes_nothing(d, pattern, attention, encoding, start, norm):
+    network = tiny_network(d, pattern=pattern, attention_kind=attention)
+    context, at = tiny_context(d), queries(d)
+    more = padded(context, [0, 3, 8])
+    line = series.straight_line(at, torch.eye(d), 2)
+    want_context, want = network(context, line, start_of(start, context)(line))
+    got_context, got = network(more, line, start_of(start, more)(line))
+    assert relative_error(got.coefs, want.coefs) < 1e-10
+    if pattern == "joint":
+        assert want_context is not None and got_context is not None
+        real = [i for i in range(9) if i not in (0, 3, 8)]
+        there = context.tokens
+        assert relative_error(got_context[:, real][there], want_context[there]) < 1e-10
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), ("cubic",), ("pre",))
+def test_values_of_missing_channels_change_nothing(pattern, attention, encoding, start, norm):
+    network, context = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1)
+    assert bool((context.tokens[..., None] & ~context.observed).any())
+    garbage = Context(context.coords, torch.where(context.observed, context.values, torch.nan), context.observed)
+    x = constant(queries(1))
+    begin = start_of(start, context)(x)
+    want_context, want = network(context, x, begin)
+    got_context, got = network(garbage, x, begin)
+    assert torch.equal(got.coefs, want.coefs)
+    assert want_context is None or torch.equal(got_context[context.tokens], want_context[context.tokens])
+
+
+def test_a_missing_channel_is_told_from_an_observed_zero():
+    network, context = tiny_network(1), tiny_context(1)
+    x = constant(queries(1))
+    begin = start_of("linear", context)(x)
+    zero = Context(context.coords, context.values * context.observed, torch.ones_like(context.observed))
+    missing = Context(context.coords, context.values * context.observed, context.observed)
+    assert relative_error(network(zero, x, begin)[1].value, network(missing, x, begin)[1].value) > 1e-4
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_padding_queries_change_nothing_in_joint(attention):
+    network, context = tiny_network(1, pattern="joint", attention_kind=attention), tiny_context(1)
+    start, at = start_of("linear", context), queries(1, m=4)
+    exists = torch.tensor([[True, False, True, True], [True, False, True, True]])
+    x, less = constant(at), constant(at[:, [0, 2, 3]])
+    all_context, padded_answer = network(context, x, start(x), exists=exists)
+    want_context, want = network(context, less, start(less))
+    assert relative_error(padded_answer.value[:, [0, 2, 3]], want.value) < 1e-10
+    assert relative_error(all_context[context.tokens], want_context[context.tokens]) < 1e-10
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("start", STARTS)
+def test_order_of_context_points_changes_nothing(pattern, start):
+    network, context, at = tiny_network(2, pattern=pattern), tiny_context(2), queries(2)
+    shuffle = torch.tensor([4, 0, 5, 2, 1, 3])
+    shuffled = Context(context.coords[:, shuffle], context.values[:, shuffle], context.observed[:, shuffle])
+    want = answer(network, context, start_of(start, context), at)
+    assert relative_error(answer(network, shuffled, start_of(start, shuffled), at), want) < 1e-8
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), ("smooth",), ("pre",))
+def test_batch_composition_changes_nothing(pattern, attention, encoding, start, norm):
+    network, context = (
+        tiny_network(1, pattern=pattern, attention_kind=attention, iterations=2),
+        tiny_context(1, batch=4),
+    )
+    at = queries(1, batch=4)
+    together = answer(network, context, start_of(start, context), at)
+    for b in range(4):
+        one = slice(b, b + 1)
+        alone = Context(context.coords[one], context.values[one], context.observed[one])
+        assert relative_error(answer(network, alone, start_of(start, alone), at[one]), together[one]) < 1e-10
+
+
+@product(PATTERNS, ATTENTIONS, ("fourier",), STARTS, ("pre",))
+def test_a_sample_without_any_point_gives_finite_answers_and_gradients(pattern, attention, encoding, start, norm):
+    network, context = tiny_network(1, pattern=pattern, attention_kind=attention), tiny_context(1)
+    observed = context.observed.clone()
+    observed[1] = False
+    empty = Context(context.coords, context.values, observed)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    y = network(empty, line, start_of(start, empty)(line))[1]
+    assert bool(torch.isfinite(y.coefs).all())
+    y.coefs.square().sum().backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in network.parameters() if p.grad is not None)
+    want = answer(network, context, start_of(start, context), queries(1))
+    assert relative_error(y.value[:1], want[:1]) < 1e-10  # the other sample does not notice
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_maps(pattern, attention):
+    network, context, at = (
+        tiny_network(1, pattern=pattern, attention_kind=attention),
+        tiny_context(1),
+        queries(1),
+    )
+    x = constant(at)
+    maps: list[torch.Tensor] = []
+    network(context, x, start_of("linear", context)(x), maps=maps)
+    assert len(maps) == 2
+    tokens = 6 if pattern == "context" else 9
+    rows = 3 if pattern == "context" else 9
+    for m in maps:
+        assert m.shape == (2, 2, rows, tokens)
+        assert not m[1, :, :, 5].any()  # nobody reads padding
+        if pattern == "context" or attention == "exact":
+            torch.testing.assert_close(m.sum(-1), torch.ones(2, 2, rows).double())
+    of_context: list[torch.Tensor] = []
+    if pattern == "context":
+        network.encode(context, of_context)
+        assert [m.shape for m in of_context] == [(2, 2, 6, 6)] * 2
+
+
+def test_an_untrained_model_answers_with_its_start():
+    """The decoder starts at zero and A at the identity."""
+    network = ContinuousTransformer(Architecture(d=1, c=2)).double()
+    context = tiny_context(1)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    begin = start_of("cubic", context)(line)
+    torch.testing.assert_close(network(context, line, begin)[1].coefs, begin.coefs)
+
+
+@product(PATTERNS, ATTENTIONS, ENCODINGS, ("smooth",), NORMS)
+def test_every_parameter_receives_gradient_from_derivatives(pattern, attention, encoding, start, norm):
+    network, context = (
+        tiny_network(1, pattern=pattern, attention_kind=attention, encoding=encoding, norm=norm),
+        tiny_context(1),
+    )
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    network(context, line, start_of(start, context)(line))[1].coefs.square().sum().backward()
+    silent = {name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-12}
+    assert not silent, silent
+
+
+def test_gradients_of_weights_through_second_derivatives():
+    """gradcheck of a loss on second derivatives with respect to some weights."""
+    network, context = tiny_network(1, layers=1), tiny_context(1)
+    line = series.straight_line(queries(1), torch.eye(1), 2)
+    begin = start_of("cubic", context)(line)
+    names = ["embed.weight", "blocks.0.attention.query.weight", "blocks.0.norm2.weight", "query_token"]
+    weights = [network.get_parameter(n).detach().clone().requires_grad_() for n in names]
+
+    def loss(*tensors):
+        y = torch.func.functional_call(network, dict(zip(names, tensors, strict=True)), (context, line, begin))[1]
+        return (y.at(2) ** 2).sum() + (y.at(1) ** 3).sum()
+
+    assert torch.autograd.gradcheck(loss, weights, fast_mode=True)
+
+
+def test_dropout_hits_all_orders_at_once_and_rests_in_evaluation():
+    network, context = tiny_network(1, dropout=0.5), tiny_context(1)
+    x = constant(queries(1))
+    begin = start_of("linear", context)(x)
+    first, second = (network(context, x, begin)[1].value for _ in range(2))
+    assert not torch.equal(first, second)
+    network.eval()
+    assert torch.equal(network(context, x, begin)[1].value, network(context, x, begin)[1].value)
+    network.train()
+    drop = network.dropout(series.Series(torch.ones(3, 4, 5), 2))
+    assert set(drop.coefs.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(drop.coefs[0], drop.coefs[1]) and torch.equal(drop.coefs[0], drop.coefs[2])
+
+
+def test_parameter_count_by_hand():
+    network = tiny_network(1, c=2, layers=1, encoding="linear")
+    attention = 8 * 8 + 8 + 8 * 16 + 16 + 8 * 8 + 8
+    block = attention + 2 * 16 + (8 * 12 + 12) + (12 * 8 + 8)
+    assert parameter_count(network) == 2 * 16 + 16 + 8 + block + 16 + (16 + 2) + 4
+    assert math.prod(network.skip.weight.shape) == 4
+
+
+@pytest.mark.parametrize("order", [0, 1, 3])
+def test_many_queries_of_few_points_take_a_shorter_way_to_the_same_answer(order, monkeypatch):
+    """Projections taken into the keys (`Attention._read_few`) against the plain order of products."""
+    network = tiny_network(1, width=16, heads=2)
+    context = tiny_context(1, batch=3)
+    observed = context.observed.clone()
+    observed[1, 2:] = False  # a sample with fewer points, and one with none
+    observed[2] = False
+    context = Context(context.coords, context.values, observed)
+    m = 8 * context.coords.shape[1]
+    line = series.straight_line(0.8 * uniform(3, m, 1, seed=3), torch.ones(1, 1, dtype=torch.float64), order)
+    start = start_of("cubic", context)(line)
+    taken = []
+    few = Attention._few
+
+    def answers(allowed: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        def record(self, x, k):
+            taken.append(few(self, x, k) and allowed)
+            return taken[-1]
+
+        monkeypatch.setattr(Attention, "_few", record)
+        y = network(context, line, start)[1].coefs
+        return y, torch.autograd.grad(y.square().mean(), list(network.blocks.parameters()))
+
+    (short, gradient), (plain, reference) = answers(True), answers(False)
+    assert sum(taken) == len(network.blocks)
+    assert relative_error(short, plain) < 1e-12 and plain.isfinite().all()
+    for a, b in zip(gradient, reference, strict=True):
+        assert relative_error(a, b) < 1e-9 or b.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_second_projection_after_attention(attention):
+    """One more matrix and bias a layer; all partial derivatives stay exact."""
+    sizes = dict(attention_kind=attention, encoding="fourier", norm="pre", pattern="joint")
+    check_all_partials(1, 2, "cubic", projections=2, **sizes)
+    one, two = (parameter_count(tiny_network(projections=k, **sizes)) for k in (1, 2))
+    assert two - one == 2 * (8 * 8 + 8)

@@ -1,0 +1,157 @@
+"""Gaussian processes against the textbook, written with numpy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from problems import nested_derivatives, normal, relative_error, uniform
+from scipy.stats import multivariate_normal
+
+from cstformer.starts.curves import make_start
+from cstformer.starts.gaussian_process import (
+    Kernel,
+    fit_kernel,
+    log_likelihood,
+    posterior_variance,
+    posterior_weights,
+    smoothing_weights,
+)
+from cstformer.taylor import series
+
+KERNELS = {1: Kernel((0.3,), 1.2, 0.5, 0.2), 2: Kernel((0.3, 0.6), 0.8, 0.3, 0.1)}
+
+
+def covariance(kernel: Kernel, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    distance = ((x[:, None] - y[None]) / np.array(kernel.lengthscales)) ** 2
+    return kernel.offset**2 + kernel.amplitude**2 * np.exp(-0.5 * distance.sum(-1))
+
+
+def data(d: int, batch: int = 2, n: int = 6, c: int = 2):
+    return uniform(batch, n, d), normal(batch, n, c, seed=1), uniform(batch, 4, d, seed=2)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_posterior_is_the_textbooks(d):
+    """Mean k*ᵀ(K + σ²I)⁻¹y, variance k** − k*ᵀ(K + σ²I)⁻¹k*."""
+    kernel, (coords, values, at) = KERNELS[d], data(d)
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mean = kernel.covariance(series.constant(at), coords).value @ posterior_weights(kernel, coords, values, mask)
+    variance = posterior_variance(kernel, coords, mask, at)
+    for b in range(2):
+        x, y, new = coords[b].numpy(), values[b].numpy(), at[b].numpy()
+        inverse = np.linalg.inv(covariance(kernel, x, x) + kernel.noise**2 * np.eye(6))
+        cross = covariance(kernel, new, x)
+        np.testing.assert_allclose(mean[b].numpy(), cross @ inverse @ y, rtol=1e-7, atol=1e-8)
+        want = np.diag(covariance(kernel, new, new) - cross @ inverse @ cross.T)
+        np.testing.assert_allclose(variance[b].numpy(), want, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_masked_points_are_as_good_as_removed(d):
+    kernel, (coords, values, at) = KERNELS[d], data(d)
+    keep = [0, 2, 3, 5]
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    mask[:, keep] = True
+    garbage = torch.where(mask[..., None], values, torch.full_like(values, 1e6))
+    weights = posterior_weights(kernel, coords, garbage, mask)
+    fewer = torch.ones(2, 4, dtype=torch.bool)
+    torch.testing.assert_close(weights[:, keep], posterior_weights(kernel, coords[:, keep], values[:, keep], fewer))
+    assert not weights[:, [1, 4]].any()
+    torch.testing.assert_close(
+        posterior_variance(kernel, coords, mask, at), posterior_variance(kernel, coords[:, keep], fewer, at)
+    )
+    assert log_likelihood(kernel, coords, garbage, mask) == pytest.approx(
+        log_likelihood(kernel, coords[:, keep], values[:, keep], fewer), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_likelihood_is_the_normal_density(d):
+    kernel, (coords, values, _) = KERNELS[d], data(d)
+    want = 0.0
+    for b in range(2):
+        x = coords[b].numpy()
+        total = covariance(kernel, x, x) + kernel.noise**2 * np.eye(6)
+        want += sum(multivariate_normal(np.zeros(6), total).logpdf(values[b, :, c].numpy()) for c in range(2))
+    assert log_likelihood(kernel, coords, values, torch.ones(2, 6, dtype=torch.bool)) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_derivatives_of_the_covariance(d):
+    kernel, (coords, _, at) = KERNELS[d], data(d)
+    direction = torch.ones(1, d, dtype=torch.float64)
+    k = kernel.covariance(series.straight_line(at, direction, 3), coords)
+    want = nested_derivatives(lambda s: kernel.covariance(series.constant(at + s), coords).value, 1, 3)
+    for j in range(4):
+        assert relative_error(math.factorial(j) * k.at(j)[0], want[j].reshape(k.value.shape)) < 1e-9
+
+
+def draw(kernel: Kernel, samples: int, n: int, d: int, seed: int):
+    coords = uniform(samples, n, d, seed=seed)
+    values = [
+        np.linalg.cholesky(covariance(kernel, x, x) + kernel.noise**2 * np.eye(n)) @ e
+        for x, e in zip(coords.numpy(), normal(samples, n, 1, seed=seed + 1).numpy(), strict=True)
+    ]
+    return coords, torch.tensor(np.stack(values)), torch.ones(samples, n, dtype=torch.bool)
+
+
+def test_fit_recovers_noise_and_lengthscale():
+    truth = Kernel((0.2,), 1.0, 0.4, 0.15)
+    fitted = fit_kernel(*draw(truth, 40, 20, 1, seed=3))
+    assert fitted.noise == pytest.approx(truth.noise, rel=0.2)
+    assert fitted.lengthscales[0] == pytest.approx(truth.lengthscales[0], rel=0.2)
+    assert fitted.amplitude == pytest.approx(truth.amplitude, rel=0.3)
+
+
+def test_fit_recovers_one_lengthscale_per_axis():
+    truth = Kernel((0.15, 0.6), 1.0, 0.3, 0.2)
+    fitted = fit_kernel(*draw(truth, 25, 30, 2, seed=5))
+    assert fitted.noise == pytest.approx(truth.noise, rel=0.2)
+    assert fitted.lengthscales == pytest.approx(truth.lengthscales, rel=0.2)
+
+
+def test_the_fit_is_a_maximum_and_deterministic():
+    truth = Kernel((0.2,), 1.0, 0.4, 0.15)
+    drawn = draw(truth, 20, 12, 1, seed=7)
+    fitted = fit_kernel(*drawn)
+    assert fitted == fit_kernel(*drawn)
+    assert log_likelihood(fitted, *drawn) >= log_likelihood(truth, *drawn)
+
+
+@pytest.mark.parametrize("lengthscale", [0.02, 0.1, 0.7])
+def test_single_precision_is_good_enough(lengthscale):
+    """Many close points, little noise: float32 must neither fail nor drift from float64."""
+    kernel = Kernel((lengthscale,), 1.0, 0.3, 1e-2)
+    coords = torch.linspace(0, 1, 120, dtype=torch.float64)[None, :, None]
+    values, at = (6 * coords).sin(), uniform(1, 50, 1)
+    mask = torch.ones(1, 120, dtype=torch.bool)
+
+    def mean(dtype):
+        weights = posterior_weights(kernel, coords.to(dtype), values.to(dtype), mask)
+        return (kernel.covariance(series.constant(at.to(dtype)), coords.to(dtype)).value @ weights).double()
+
+    assert float((mean(torch.float32) - mean(torch.float64)).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize("lengthscale", [0.05, 0.7, 20.0])
+def test_dense_and_almost_noise_free_samples_do_not_fail_in_single_precision(lengthscale):
+    kernel = Kernel((lengthscale,), 1.0, 0.3, 1e-4)
+    coords = torch.linspace(0, 1, 300)[None, :, None]
+    mask = torch.ones(1, 300, dtype=torch.bool)
+    assert bool(torch.isfinite(posterior_weights(kernel, coords, (6 * coords).sin(), mask)).all())
+    assert bool((posterior_variance(kernel, coords, mask, coords + 0.5).abs() < 1.1).all())
+
+
+def test_smoothing_weights_are_the_posterior_means_of_several_kernels():
+    """One identity column per knot asks `make_start` for the same weights, kernel by kernel."""
+    generator = torch.Generator().manual_seed(0)
+    knots = torch.rand(3, 5, generator=generator).double().sort(1).values
+    mask = torch.tensor([[True] * 5, [True] * 4 + [False], [False, True, True, True, True]])
+    kernels = [Kernel((0.1,), 1.0, 0.1, 0.2), Kernel((0.7,), 2.0, 0.5, 0.01)]
+    at = torch.linspace(-0.2, 1.2, 9).double().expand(3, -1)
+    weights = smoothing_weights(kernels, knots, mask)(at)
+    identity = torch.eye(5).double().expand(3, -1, -1)
+    for kernel, found in zip(kernels, weights, strict=True):
+        start = make_start("smooth", knots[..., None], identity, mask[..., None].expand(-1, -1, 5), kernel)
+        assert torch.allclose(found, start(series.constant(at[..., None])).value, atol=1e-8)

@@ -1,0 +1,241 @@
+"""A training step: nothing hidden leaks, validation stands still, input and target noise are independent."""
+
+import itertools
+
+import pytest
+import torch
+from problems import KERNEL, generator, normal, tiny_context, tiny_network
+
+from cstformer.data.batch import Batch, Context
+from cstformer.starts.curves import make_start
+from cstformer.starts.gaussian_process import Kernel
+from cstformer.training.objective import SobolevObjective, Validation
+from cstformer.training.sampling import box, dummy_coords, hide_points
+from cstformer.training.settings import Settings
+
+PATTERNS, ATTENTIONS = ("context", "joint"), ("exact", "nystrom")
+
+
+def objective(pattern="context", attention="exact", start="smooth", noise=0.0, data_noise=0.0, mu=1e-3, d=1, **changes):
+    network = tiny_network(d, pattern=pattern, attention_kind=attention)
+    settings = Settings(**({"order": 2, "dummies": 4, "hide": 0.5, "batch": 2, "start": start} | changes))
+    kernel = Kernel(KERNEL.lengthscales * d, KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
+
+    def starter(context: Context):
+        return make_start(start, context.coords, context.values, context.observed, kernel)
+
+    return SobolevObjective(network, starter, settings, noise, data_noise, mu)
+
+
+def batch(d: int = 1, size: int = 2, n: int = 6) -> Batch:
+    return Batch(tiny_context(d, n=n, batch=size))
+
+
+@pytest.mark.parametrize("start", ["linear", "hermite", "cubic", "smooth"])
+@pytest.mark.parametrize("pattern, attention", itertools.product(PATTERNS, ATTENTIONS))
+@pytest.mark.parametrize("d", [1, 2])
+def test_hidden_values_never_reach_an_answer(d, pattern, attention, start):
+    """Whatever a hidden point's value is: no answer changes, not even at the hidden point, start included."""
+    o, points = objective(pattern, attention, start, d=d), batch(d).points
+    keep = hide_points(points.tokens, 0.5, generator(1))
+    hidden = points.tokens & ~keep
+    assert bool(hidden.any(1).all())
+    low, high = box(points.coords, points.tokens)
+    dummies = dummy_coords("uniform", low, high, 4, generator(2))
+
+    def answers(values):
+        moved = Context(points.coords, values, points.observed)
+        context, target = o._disturb(moved, keep, generator(3))
+        at_real, at_dummies = o._answers(context, moved, keep, dummies, o.plan.order)
+        return at_real[points.tokens], at_dummies.coefs, target
+
+    huge = torch.where(hidden[..., None], torch.full_like(points.values, 1e6), points.values)
+    real, series, target = answers(points.values)
+    real_huge, series_huge, target_huge = answers(huge)
+    assert torch.equal(real, real_huge) and torch.equal(series, series_huge)
+    assert not torch.equal(target, target_huge)  # the value is there, as something to be compared with
+    # and a visible value does matter
+    visible = torch.where(keep[..., None], points.values + 1, points.values)
+    assert not torch.equal(answers(visible)[0], real)
+
+
+@pytest.mark.parametrize("pattern, attention", itertools.product(PATTERNS, ATTENTIONS))
+def test_loss_is_differentiable_reproducible_and_random(pattern, attention):
+    o, data = objective(pattern, attention, noise=0.1), batch()
+    loss = o.loss(data, generator(0))
+    loss.backward()
+    assert all(bool(torch.isfinite(p.grad).all()) and bool(p.grad.any()) for p in o.network.parameters())
+    assert torch.equal(loss, o.loss(data, generator(0)))
+    assert not torch.equal(loss, o.loss(data, generator(1)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    "changes", [{"hide": 0.0}, {"dummies": 0}, {"order": 0}, {"p": 3.0, "root": True}, {"p": float("inf")}]
+)
+def test_loss_in_the_corners_of_its_settings(pattern, changes):
+    o = objective(pattern, noise=0.1, data_noise=0.1, coord_noise=0.01, **changes)
+    loss = o.loss(batch(), generator(0))
+    loss.backward()
+    assert bool(torch.isfinite(loss)) and bool(loss > 0)
+
+
+def test_no_noise_and_no_hiding_is_the_plain_sobolev_loss():
+    """context: the loss is data_term at all real points + μ Σ over dummies, recomputed here plainly."""
+    o, data = objective(hide=0.0, dummy_law="regular", mu=0.01, sobolev_every=1), batch()
+    points = data.points
+    low, high = box(points.coords, points.tokens)
+    at_real, y = o._answers(points, points, points.tokens, dummy_coords("regular", low, high, 4), o.plan.order)
+    error = (at_real - points.values)[points.observed].square().mean()
+    slopes = y.at(1)[0].square().mean() + (2 * y.at(2)[0]).square().mean()
+    torch.testing.assert_close(o.loss(data, generator(0)), error + 0.01 * slopes)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_groups_are_hidden_together(pattern):
+    o, points = objective(pattern), batch().points
+    grouped = Batch(points, torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(2, -1))
+    assert bool(torch.isfinite(o.loss(grouped, generator(0))))
+    keep = Validation(o, grouped, seed=0).keep
+    assert bool((points.tokens & ~keep).any())
+    kept, exists = (x.reshape(2, 3, 2).sum(-1) for x in (keep, points.tokens))
+    assert bool(((kept == 0) | (kept == exists)).all())
+
+
+@pytest.mark.parametrize("pattern, attention", itertools.product(PATTERNS, ATTENTIONS))
+def test_validation_stands_still(pattern, attention):
+    o, data = objective(pattern, attention, noise=0.3), batch(size=5)
+    validation = Validation(o, data, seed=7, patterns=2)
+    keep, dummies = validation.keep.clone(), validation.dummies.clone()
+    first = validation.score()
+    torch.manual_seed(99)  # the global generator has no say
+    o.loss(data, generator(5))
+    assert validation.score() == first
+    assert torch.equal(validation.keep, keep) and torch.equal(validation.dummies, dummies)
+    assert Validation(o, data, seed=7, patterns=2).score() == first
+    assert Validation(o, data, seed=8, patterns=2).score() != first
+
+
+def test_validation_hides_something_everywhere_and_scores_it():
+    o, data = objective(mu=0.0), batch(size=5)
+    validation = Validation(o, data, seed=0, patterns=3)
+    points = validation.batch.points
+    assert len(validation.batch) == 15
+    hidden = points.tokens & ~validation.keep
+    assert bool(hidden.any(1).all()) and bool((validation.keep.sum(1) >= 2).all())
+    before = validation.score()
+    values = torch.where(hidden[..., None], points.values + 10, points.values)
+    validation.batch = Batch(Context(points.coords, values, points.observed))
+    assert validation.score() > before + 10  # the hidden values are the targets
+
+
+def test_recorrupted_noise_of_input_and_target_is_independent():
+    """Data = clean + e, e ~ N(0, σ²). Input error e + n and target error e − (σ²/ν²) n must not correlate."""
+    sigma, nu = 0.3, 0.2
+    o = objective(noise=nu, data_noise=sigma)
+    shape = (200, 100, 2)
+    error = sigma * normal(*shape, seed=1)
+    clean = normal(*shape, seed=2)
+    points = Context(normal(200, 100, 1, seed=3), clean + error, torch.ones(shape, dtype=torch.bool))
+    keep = torch.rand(200, 100, generator=generator(4)) > 0.3
+    context, target = o._disturb(points, keep, generator(5))
+    input_error, target_error = context.values - clean, target - clean
+    pairs = torch.stack([input_error[keep].flatten(), target_error[keep].flatten()])
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 4 / pairs.shape[1] ** 0.5
+    assert float(pairs[0].std()) == pytest.approx((sigma**2 + nu**2) ** 0.5, rel=0.02)
+    # without recorruption they do correlate
+    assert float(torch.corrcoef(torch.stack([input_error[keep].flatten(), error[keep].flatten()]))[0, 1]) > 0.5
+    # a hidden point was not an input: its target stays the datum
+    assert torch.equal(target[~keep], points.values[~keep])
+    assert torch.equal(context.tokens, keep)
+
+
+def test_targets_stay_the_data_unless_the_loss_is_squared():
+    points = batch().points
+    keep = points.tokens
+    for o in (
+        objective(noise=0.2, data_noise=0.3, p=3.0),
+        objective(noise=0.2, data_noise=0.0),
+        objective(noise=0.0, data_noise=0.3),
+    ):
+        assert torch.equal(o._disturb(points, keep, generator(0))[1], points.values)
+
+
+def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
+    """The loss over a random few is, on average, the loss over all."""
+    o, points = objective(mu=0.0), batch(n=12)
+    asked, answers = [], SobolevObjective._answers
+
+    def spy(self, context, points, keep, dummies, order):
+        asked.append((context.coords.shape[1], points.coords.shape[1]))
+        return answers(self, context, points, keep, dummies, order)
+
+    monkeypatch.setattr(SobolevObjective, "_answers", spy)
+    means = []
+    with torch.no_grad():
+        for most in (5, 12):
+            monkeypatch.setattr("cstformer.training.objective.MAX_QUERIES", most)
+            means.append(sum(float(o.loss(points, generator(seed))) for seed in range(300)) / 300)
+    assert set(asked[:300]) == {(12, 5)} and set(asked[300:]) == {(12, 12)}
+    assert means[0] == pytest.approx(means[1], rel=0.05)
+
+
+def test_hidden_frames_are_asked_first(monkeypatch):
+    """Of four hidden and eight visible points, five of which are asked, more than half are hidden ones."""
+    o, points = objective(mu=0.0, hide=0.01), batch(n=12)
+    groups = torch.arange(12).div(4, rounding_mode="floor").expand(2, -1)
+    hidden, answers = [], SobolevObjective._answers
+
+    def spy(self, context, points, keep, dummies, order):
+        hidden.append(float((~keep).double().mean()))
+        return answers(self, context, points, keep, dummies, order)
+
+    monkeypatch.setattr(SobolevObjective, "_answers", spy)
+    monkeypatch.setattr("cstformer.training.objective.MAX_QUERIES", 5)
+    with torch.no_grad():
+        for seed in range(50):
+            o.loss(Batch(points.points, groups), generator(seed))
+    assert 0.5 < sum(hidden) / 50 < 0.8
+
+
+def test_targets_are_cleaned_for_the_squared_loss_alone():
+    """Targets of zero instead of the data: the loss is then the mean square of the answer."""
+    clean = lambda points, target: torch.zeros_like(target)  # noqa: E731
+    for p, cleaned in ((2.0, True), (3.0, False)):
+        o = objective(mu=0.0, hide=0.0, p=p)
+        o = SobolevObjective(o.network, o.starter, o.settings, 0.0, 0.0, 0.0, cleaner=clean)
+        y = o._answers(*_everything(), 0)[0]
+        points = batch().points
+        target = torch.zeros_like(y) if cleaned else points.values
+        want = (y - target).abs().pow(p)[points.observed].mean()
+        assert float(o.loss(batch(), generator(0)).detach()) == pytest.approx(float(want.detach()))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_rare_sobolev_term_is_unbiased(pattern):
+    """Computed in one of three random steps with three times the weight, it is the same loss on average."""
+    changes = {"hide": 0.0, "dummy_law": "regular"}  # nothing else is random
+    rare, always = (objective(pattern, mu=0.1, sobolev_every=k, **changes) for k in (3, 1))
+    with torch.no_grad():
+        values = torch.tensor([float(rare.loss(batch(), generator(seed))) for seed in range(600)])
+        whole = float(always.loss(batch(), generator(0)))
+        without = rare._combine(
+            *rare._answers(*_everything(), 0)[:1], batch().points.values, batch().points.observed, None, 0
+        )
+    high = values > values.median()
+    assert float(values[high].unique()) == pytest.approx(float(without) + 3 * (whole - float(without)))
+    assert values[~high].unique().tolist() == pytest.approx([float(without)])
+    assert float(high.float().mean()) == pytest.approx(1 / 3, abs=0.06)
+
+
+def _everything():
+    points = batch().points
+    low, high = box(points.coords, points.tokens)
+    return points, points, points.tokens, dummy_coords("regular", low, high, 4)
+
+
+@pytest.mark.parametrize("changes", [{"root": True}, {"p": float("inf")}])
+def test_a_root_or_a_maximum_needs_the_sobolev_term_in_every_step(changes):
+    o = objective(mu=0.1, sobolev_every=5, hide=0.0, dummy_law="regular", **changes)
+    with torch.no_grad():
+        assert len({float(o.loss(batch(), generator(seed))) for seed in range(12)}) == 1
