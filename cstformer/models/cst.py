@@ -25,7 +25,8 @@ from torch import Tensor
 
 from cstformer.data.batch import Batch, Context, fingerprint, split_samples
 from cstformer.data.checks import check_queries, check_training, warn_outside
-from cstformer.data.lazy import LazyBatch, LazyFrames, as_data, in_memory, most
+from cstformer.data.lazy import LazyFrames
+from cstformer.data.lazy_batch import LazyBatch, as_data, in_memory, most
 from cstformer.data.patches import PatchLayout
 from cstformer.data.samples import Samples, as_floats
 from cstformer.data.units import Scaling, as_batches
