@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cstformer.errors import CSTError, unknown
+from cstformer.experiments.registry import EXPERIMENTS
 
 ALL = "all"
-EXPERIMENTS = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
 
 
 class Parser(argparse.ArgumentParser):
@@ -536,7 +536,7 @@ def _run(args: argparse.Namespace) -> int:
         return _run_all(args, out, models, markdown)
 
     from cstformer.experiments.base import run_experiment
-    from cstformer.experiments.finished import load_experiment
+    from cstformer.experiments.registry import load_experiment
     from cstformer.report.tables import write_results_md
     from cstformer.training.settings import check_settings
 

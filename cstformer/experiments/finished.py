@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.experiments.base import Experiment, _jsonable
+from cstformer.experiments.registry import load_experiment
 from cstformer.models.model_files import DESCRIPTION
 from cstformer.system.files import readable
 
@@ -41,11 +41,6 @@ class Trained:
     @property
     def _run(self) -> tuple[Any, int, Path]:
         return self.config, self.seed, self.folder.parent.parent.parent
-
-
-def load_experiment(name: str) -> Experiment:
-    """The experiment of this name, one of the registry's."""
-    return importlib.import_module(f"cstformer.experiments.{name.replace('-', '_')}.experiment").EXPERIMENT
 
 
 def runs_in(folder: Path) -> list[Path]:

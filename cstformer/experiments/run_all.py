@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cstformer.errors import CSTError, unknown
 from cstformer.experiments.base import run_experiment
-from cstformer.experiments.finished import load_experiment
+from cstformer.experiments.registry import load_experiment
 from cstformer.report.page import results_in, write_overview
 from cstformer.report.tables import load_result, write_results_md
 

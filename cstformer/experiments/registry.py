@@ -1,0 +1,17 @@
+"""Names of the experiments, and how to load one. Importing this module loads no numerical library."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cstformer.experiments.base import Experiment
+
+# In this order they run under `cst run all` and stand in the report.
+EXPERIMENTS = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
+
+
+def load_experiment(name: str) -> Experiment:
+    """Import the experiment with this name, one of `EXPERIMENTS`."""
+    return importlib.import_module(f"cstformer.experiments.{name.replace('-', '_')}.experiment").EXPERIMENT
