@@ -702,7 +702,7 @@ def _add_models(commands) -> None:
 def _models(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from cstformer.report.models import cost_table, parameter_tables
+    from cstformer.experiments.parameters import cost_table, parameter_tables
     from cstformer.training.settings import check_settings
 
     if args.cost:
