@@ -1,4 +1,4 @@
-"""Speed and memory, as ratios within one run: ``cst bench``. References are kept beside what they measure."""
+"""Benchmarks of speed and memory for ``cst bench``. Each keeps the plain reference that it is compared with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 from cstformer.errors import unknown
 
 BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver", "calcium", "explorer")
-"""Name of each benchmark and of its file."""
+"""Names of the benchmarks on the command line and in result files."""
+# Modules that are not called as their benchmark.
+MODULES = {"scaling": "growth"}
 
 
 def chosen(names: Sequence[str] | None) -> Sequence[str]:
-    """The benchmarks of these names, or all."""
+    """Check the names of benchmarks; without names, return all of them."""
     for name in names or ():
         if name not in BENCHMARKS:
             raise unknown("benchmark", name, BENCHMARKS)
@@ -21,6 +23,6 @@ def chosen(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def run_benchmark(name: str, quick: bool = False) -> list[dict[str, Any]]:
-    """Run one; each row has ``benchmark``, ``case`` and its numbers."""
-    measure = importlib.import_module(f"cstformer.benchmarks.{name}").measure
+    """Run one benchmark; each row has ``benchmark``, ``case`` and the measured numbers."""
+    measure = importlib.import_module(f"cstformer.benchmarks.{MODULES.get(name, name)}").measure
     return [{"benchmark": name, **row} for row in measure(quick)]

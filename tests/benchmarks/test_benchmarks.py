@@ -1,12 +1,13 @@
 """What is compared is the same computation; the stopwatch measures what it says."""
 
+import importlib
 import time
 
 import numpy as np
 import pytest
 import torch
 
-from cstformer.benchmarks import chosen, pipeline, scaling, step, stopwatch, users
+from cstformer.benchmarks import BENCHMARKS, MODULES, chosen, growth, pipeline, step, stopwatch, users
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST
@@ -84,11 +85,11 @@ def test_the_profile_of_a_training_covers_all_of_it():
 def test_slopes_are_fitted_to_large_sizes_only():
     rows = [{"size": n, "seconds": 3 + n**2 / 1e6, "peak MB": 2.0 * n} for n in (10, 100)]
     rows += [{"size": n, "seconds": n**2 / 1e6, "peak MB": 2.0 * n} for n in (500, 1000, 5000)]
-    (row,) = scaling.fitted_slopes("dummies", "joint, exact", rows)
+    (row,) = growth.fitted_slopes("dummies", "joint, exact", rows)
     assert row["slope of seconds"] == pytest.approx(2) and row["slope of peak MB"] == pytest.approx(1)
     assert (
-        scaling.fitted_slopes("order", "context", rows) == []
-        and scaling.fitted_slopes("dummies", "context", rows[:3]) == []
+        growth.fitted_slopes("order", "context", rows) == []
+        and growth.fitted_slopes("dummies", "context", rows[:3]) == []
     )
 
 
@@ -101,3 +102,8 @@ def test_users_compares_on_the_same_queries():
 def test_unknown_benchmark():
     with pytest.raises(CSTError, match="did you mean 'queries'"):
         chosen(["querys"])
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_has_a_module(name):
+    assert callable(importlib.import_module(f"cstformer.benchmarks.{MODULES.get(name, name)}").measure)

@@ -24,7 +24,7 @@ def test_slopes_and_limits_are_said(tmp_path, monkeypatch):
         sizes = sizes[:-1] if power == 2 else sizes
         return [{"size": n, "seconds": n**power / 1e6, "peak MB": n**power / 1e3, "parameters": 7} for n in sizes]
 
-    monkeypatch.setattr(cost.scaling, "measure_series", series)
+    monkeypatch.setattr(cost.growth, "measure_series", series)
     monkeypatch.setitem(cost.EXPERIMENT.presets, "smoke", cost.Config(dummies=(100, 500, 1000, 2000)))
     result = run_experiment(cost.EXPERIMENT, "smoke", tmp_path / "run", quiet=True)
     notes = " ".join(result["notes"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cstformer.benchmarks import scaling
+from cstformer.benchmarks import growth
 from cstformer.benchmarks.stopwatch import slope
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
 from cstformer.experiments.metrics import summary
@@ -28,7 +28,7 @@ MEASURES = ("seconds", "peak MB")
 class Config:
     """Sizes of a preset."""
 
-    dummies: tuple[int, ...] = scaling.SIZES["dummies"]
+    dummies: tuple[int, ...] = growth.SIZES["dummies"]
     rounds: int = 3
     """How often a step is timed; the shortest time counts."""
 
@@ -46,11 +46,11 @@ class CostExperiment(Experiment):
 
     def cells(self, config: Config) -> list[Cell]:
         """One series of measurements a system."""
-        return [Cell(system, "dummy points") for system in scaling.SYSTEMS]
+        return [Cell(system, "dummy points") for system in growth.SYSTEMS]
 
     def compute(self, cell: Cell, config: Config, seed: int, folder: Path, progress: bool) -> CellResult:
         """Measure a step at every size that the machine can hold."""
-        rows = scaling.measure_series("dummies", config.dummies, scaling.SYSTEMS[cell.model], config.rounds)
+        rows = growth.measure_series("dummies", config.dummies, growth.SYSTEMS[cell.model], config.rounds)
         arrays = {key: np.array([row[key] for row in rows]) for key in ("size", *MEASURES)}
         return CellResult(arrays, rows[0]["parameters"], 0.0, {})
 
@@ -68,12 +68,12 @@ class CostExperiment(Experiment):
                 {"size": int(n), **{key: float(result.arrays[key][i]) for key in MEASURES}} for i, n in enumerate(sizes)
             ]
             measured += [{"axis": "dummies", "system": cell.model, **row} for row in rows]
-            measured += scaling.fitted_slopes("dummies", cell.model, rows)
-            far = sizes >= scaling.FROM
+            measured += growth.fitted_slopes("dummies", cell.model, rows)
+            far = sizes >= growth.FROM
             if far.sum() > 1:
                 time, memory = (slope(sizes[far], result.arrays[key][far]) for key in MEASURES)
                 notes.append(
-                    f"{cell.model}: from {scaling.FROM} to {sizes[-1]} dummy points time grows with the power "
+                    f"{cell.model}: from {growth.FROM} to {sizes[-1]} dummy points time grows with the power "
                     f"{time:.2f} of their number, memory with {memory:.2f}."
                 )
             if sizes[-1] < config.dummies[-1]:
