@@ -15,16 +15,8 @@ from numpy.typing import ArrayLike
 
 from cstformer.data.samples import Samples, as_floats
 from cstformer.errors import CSTError, unknown
-from cstformer.system.files import (
-    MAX_BYTES,
-    check_bytes,
-    check_tiff,
-    npy_header,
-    npz_headers,
-    open_zarr,
-    read_npz,
-    readable,
-)
+from cstformer.system.files import MAX_BYTES, check_bytes, check_tiff, npy_header, npz_headers, read_npz, readable
+from cstformer.system.zarr_files import open_zarr
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ import numpy as np
 from cstformer.data.patches import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning, unknown
-from cstformer.system.files import MAX_BYTES, atomic_path, check_bytes, check_hdf5, open_zarr, read_npz, readable
+from cstformer.system.atomic import atomic_path
+from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5, read_npz, readable
+from cstformer.system.zarr_files import open_zarr
 
 SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".nc", ".zarr")
 TIME_NAMES = {"t", "time", "hours"}

@@ -29,8 +29,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from cstformer.errors import CSTError, unknown
+from cstformer.system.atomic import atomic_path
 from cstformer.system.cluster import dask_cluster
-from cstformer.system.files import atomic_path, readable
+from cstformer.system.files import readable
 
 VISCOSITY = 1e-3
 AMPLITUDES = {"2021": 1.0, "current": math.sqrt(0.5)}

@@ -17,7 +17,8 @@ from cstformer.data.samples import Samples, as_floats
 from cstformer.datasets.matlab5 import is_matlab5, read_matlab5
 from cstformer.datasets.navier_stokes import MOST_SOLUTIONS, MOST_TIMES, VISCOSITY, Law, law_of, members_of
 from cstformer.errors import CSTError, unknown
-from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5, open_zarr, readable
+from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5, readable
+from cstformer.system.zarr_files import open_zarr
 
 
 def is_navier_stokes(path: str | os.PathLike[str]) -> bool:

@@ -24,7 +24,8 @@ import numpy as np
 
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, unknown
-from cstformer.system.files import atomic_path, read_npz
+from cstformer.system.atomic import atomic_path
+from cstformer.system.files import read_npz
 from cstformer.system.threads import cores
 from cstformer.system.versions import versions
 from cstformer.system.workers import begin_worker

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from cstformer.errors import CSTError
-from cstformer.system.files import atomic_path
+from cstformer.system.atomic import atomic_path
 from cstformer.system.tensor_files import read_tensors, write_tensors
 from cstformer.system.versions import versions
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cstformer.errors import CSTError
 from cstformer.report.tables import format_number, markdown_table
-from cstformer.system.files import atomic_path
+from cstformer.system.atomic import atomic_path
 
 Rows = Sequence[Mapping[str, Any]]
 HIDDEN = ("benchmark", "axis", "system")  # for figures

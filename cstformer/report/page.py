@@ -24,7 +24,7 @@ from cstformer.report.tables import (
     lines_of_tests,
     load_result,
 )
-from cstformer.system.files import atomic_path
+from cstformer.system.atomic import atomic_path
 
 IMAGE_TYPES = {
     ".png": "image/png",

@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from cstformer.errors import CSTError
-from cstformer.system.files import atomic_path
+from cstformer.system.atomic import atomic_path
 
 PAGE_WIDTH = 7.4
 """Inches. At 150 dpi this fills the text width of the page, and letters of 8 points stay readable there."""

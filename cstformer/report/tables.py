@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cstformer.errors import CSTError
-from cstformer.system.files import atomic_path, readable
+from cstformer.system.atomic import atomic_path
+from cstformer.system.files import readable
 
 MISSING = "–"
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cstformer.errors import CSTError
-from cstformer.system.files import atomic_path
+from cstformer.system.atomic import atomic_path
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:

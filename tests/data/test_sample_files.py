@@ -16,7 +16,8 @@ import xarray as xr
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.system.files import atomic_path, read_npz, scratch_folder
+from cstformer.system.atomic import atomic_path, scratch_folder
+from cstformer.system.files import read_npz
 
 NAN = np.nan
 SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".nc", ".zarr")

@@ -22,7 +22,7 @@ from mutations import damaged_copy
 from specimens import READERS, write_specimens
 
 from cstformer import CSTError
-from cstformer.system.files import memory_left
+from cstformer.system.memory import memory_left
 
 SECONDS = 60
 

@@ -18,7 +18,8 @@ from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.datasets.video_files import find_recordings
 from cstformer.models.model_files import DESCRIPTION, WEIGHTS
-from cstformer.system.files import check_bytes, memory_left
+from cstformer.system.files import check_bytes
+from cstformer.system.memory import memory_left
 
 GB = 2**30
 

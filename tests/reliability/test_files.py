@@ -14,8 +14,10 @@ from small_models import wave_model, waves
 from cstformer import CST, CSTError, Samples, load_movie
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.models.model_files import WEIGHTS
+from cstformer.system import atomic as atomic_module
 from cstformer.system import files as files_module
-from cstformer.system.files import atomic_path, check_hdf5, check_tiff
+from cstformer.system.atomic import atomic_path
+from cstformer.system.files import check_hdf5, check_tiff
 
 
 def write_folder(path: Path, number: int) -> None:
@@ -27,7 +29,7 @@ def write_folder(path: Path, number: int) -> None:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_folder_is_replaced_and_nothing_is_left(tmp_path, monkeypatch, at_once):
     if not at_once:
-        monkeypatch.setattr(files_module, "_exchange", lambda *_: False)
+        monkeypatch.setattr(atomic_module, "_exchange", lambda *_: False)
     for number in range(3):
         write_folder(tmp_path / "a", number)
         assert (tmp_path / "a/number").read_text() == str(number)
@@ -36,7 +38,7 @@ def test_a_folder_is_replaced_and_nothing_is_left(tmp_path, monkeypatch, at_once
 
 def test_a_folder_is_never_absent_while_it_is_replaced(tmp_path):
     write_folder(tmp_path / "a", 0)
-    if not files_module._exchange(tmp_path / "a", tmp_path / "a"):
+    if not atomic_module._exchange(tmp_path / "a", tmp_path / "a"):
         pytest.skip("this file system cannot exchange two folders in one step")
     done, absent = threading.Event(), []
 
@@ -106,7 +108,7 @@ def test_an_endless_heap_is_refused(texts, number, size):
     struct.pack_into("<Q", data, entry(data, heap, number) + 8, size)
     path.write_bytes(data)
     for read in (check_hdf5, lambda p: open_recording(p, rate=1.0)):
-        with pytest.raises(CSTError, match=f"a.h5: the list of texts at byte {heap} is damaged"):
+        with pytest.raises(CSTError, match=f"a.h5: the string heap at byte {heap} is damaged"):
             read(path)
 
 

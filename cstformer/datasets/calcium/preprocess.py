@@ -21,8 +21,8 @@ from cstformer.datasets.calcium.baseline import BASELINES, delta_f
 from cstformer.datasets.calcium.hemodynamics import TILE, regress_out, remove_hemodynamics
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
 from cstformer.errors import CSTError, unknown
+from cstformer.system.atomic import atomic_path, scratch_folder
 from cstformer.system.cluster import dask_cluster
-from cstformer.system.files import atomic_path, scratch_folder
 
 CORRECTIONS = ("estimator", "regression", "none")
 PAPER_CROP = (32, 40, 24, 24)

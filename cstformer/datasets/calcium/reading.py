@@ -28,7 +28,8 @@ import numpy as np
 from cstformer.data.samples import as_floats
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
-from cstformer.system.files import check_bytes, check_hdf5, check_tiff, open_zarr, read_npz, readable
+from cstformer.system.files import check_bytes, check_hdf5, check_tiff, read_npz, readable
+from cstformer.system.zarr_files import open_zarr
 
 SUFFIXES = (".nwb", ".tif", ".tiff", ".h5", ".hdf5", ".mat", ".npz", ".npy", ".zarr")
 CHUNK_BYTES = 32 * 2**20

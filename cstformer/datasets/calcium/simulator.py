@@ -33,8 +33,9 @@ from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.cortex import FIELD_MM, LEFT_AREAS, SmoothMaps, blob, outline, positions
 from cstformer.datasets.calcium.recording import CONTRASTS, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
+from cstformer.system.atomic import atomic_path
 from cstformer.system.cluster import dask_cluster
-from cstformer.system.files import atomic_path, readable
+from cstformer.system.files import readable
 
 SIGNAL, CONTROL = 575, 395
 """Excitation wavelengths in nm: calcium and hemodynamics; hemodynamics alone."""

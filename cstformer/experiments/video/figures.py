@@ -24,7 +24,7 @@ from cstformer.experiments.video.experiment import (
 from cstformer.experiments.video.task import Videos, clips_to_test, corrupted
 from cstformer.report import curves
 from cstformer.report.style import PAGE_WIDTH, new_figure, save_figure, styled
-from cstformer.system.files import atomic_path
+from cstformer.system.atomic import atomic_path
 
 ERROR_LIMIT = 0.3
 MAGNIFIED = 2  # pixels of the film for each pixel of the data

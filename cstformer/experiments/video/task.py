@@ -24,7 +24,8 @@ from cstformer.datasets.moving_scene import MovingScene
 from cstformer.datasets.video import LENGTH, Recording, open_videos, split_recordings
 from cstformer.starts.film import Film
 from cstformer.starts.trust import Trust, fit_trust
-from cstformer.system.files import atomic_path, read_npz
+from cstformer.system.atomic import atomic_path
+from cstformer.system.files import read_npz
 
 KITTI = Path("kitti", "kitti_10hz_rgb_128x160.npz")
 NOISE = 0.5
