@@ -20,6 +20,9 @@ import cstformer as cst
 from cstformer import cli
 from cstformer.baselines import base
 from cstformer.benchmarks import chosen
+from cstformer.cli.fit import read_settings
+from cstformer.cli.run import ALL
+from cstformer.experiments.registry import EXPERIMENTS
 from cstformer.models import cst as estimator
 
 ROOT = Path(__file__).parents[1]
@@ -134,9 +137,9 @@ def check_command(words):
     args, extra = cli.build_parser().parse_known_args(words[1:])
     assert not extra
     if words[1] == "fit":
-        cli._settings(args)
+        read_settings(args)
     if words[1] == "run":
-        assert args.experiment in (*cli.EXPERIMENTS, cli.ALL)
+        assert args.experiment in (*EXPERIMENTS, ALL)
     if words[1] == "bench" and args.only:
         chosen(args.only.split(","))
 

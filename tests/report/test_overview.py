@@ -9,6 +9,7 @@ from cstformer import cli
 from cstformer.errors import CSTError
 from cstformer.experiments import run_all as module
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
+from cstformer.experiments.registry import EXPERIMENTS
 from cstformer.experiments.run_all import run_all
 from cstformer.report.page import results_in, write_overview
 
@@ -86,7 +87,7 @@ def test_all_experiments_run_and_resume(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_was_not_run(tmp_path, monkeypatch, capsys):
-    tiny = {name: Tiny(name, fails=name == "cost") for name in cli.EXPERIMENTS}
+    tiny = {name: Tiny(name, fails=name == "cost") for name in EXPERIMENTS}
     monkeypatch.setattr(module, "load_experiment", tiny.get)
     monkeypatch.chdir(tmp_path)
     command = ["run", "all", "--preset", "smoke", "--quiet", "--markdown", "RESULTS.md"]

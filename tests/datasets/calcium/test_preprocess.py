@@ -220,7 +220,7 @@ def test_the_commands(tmp_path, capsys):
     assert "300 frames of 8 × 6 at 10 Hz, 4" in capsys.readouterr().out
     assert zarr.open_group(clean, mode="r")["label"][:].max() == 1
     for wrong, words in [
-        (["--crop", "1,2"], "four numbers"),
+        (["--crop", "1,2"], "give 4 whole numbers"),
         (["--wavelengths", "red"], "whole numbers"),
         (["--signal", "570"], "did you mean '575'"),
     ]:

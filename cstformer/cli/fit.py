@@ -1,0 +1,189 @@
+"""``cst fit``: train a model on a file. Every setting of `CST` is an option."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cstformer.cli.common import Parser, add_columns, add_command, columns, whole_numbers
+from cstformer.errors import CSTError
+from cstformer.training.settings import PRESETS, check_settings, preset, setting_fields
+
+if TYPE_CHECKING:
+    from cstformer.data.lazy import LazyFrames
+    from cstformer.data.samples import Samples
+
+_ABOUT = """\
+Train a model on a file and save it to a directory.
+
+The file holds samples (time series, curves, points in space) or a movie. A
+movie is cut into patches, and each patch is a token. If training is
+interrupted, run the same command again: it continues from the last saved
+state in MODEL.training."""
+_EXAMPLES = """\
+examples:
+  curves of a table, for at most five minutes
+    cst fit curves.csv --out model --max-minutes 5
+  one long recording, cut into overlapping windows of 2 time units
+    cst fit recording.nc --out model --window 2.0 --stride 1.0
+  a movie, in windows of 10 frames
+    cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5
+  settings from a file, one of them changed
+    cst fit curves.csv --out model --config settings.yaml --layers 2"""
+
+
+def add(commands: Any) -> None:
+    """Declare the options of ``cst fit``."""
+    parser = add_command(commands, "fit", "train a model on your file", run, _ABOUT, _EXAMPLES)
+    parser.add_argument(
+        "train",
+        metavar="TRAIN",
+        help="samples (npz, csv, tsv, parquet, nc, zarr) or a movie (tif, npz, npy, nc, zarr)",
+    )
+    parser.add_argument("--out", required=True, metavar="MODEL", help="directory to save the model to")
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings; options given here override it")
+    parser.add_argument("--preset", default="default", help=f"settings to start from: {', '.join(PRESETS)}")
+    add_columns(parser)
+    parser.add_argument("--patch", metavar="H,W", help="read TRAIN as a movie; rows, columns of a patch (default 8,8)")
+    parser.add_argument(
+        "--window",
+        type=float,
+        metavar="LENGTH",
+        help="cut a long recording into windows of this length, in coordinate units; for a movie, in frames "
+        "(default 10)",
+    )
+    parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar and no summary")
+    _add_settings(parser)
+
+
+def _add_settings(parser: Parser) -> None:
+    group = parser.add_argument_group("settings of the model and its training")
+    for name, field in setting_fields().items():
+        choices = f" [{', '.join(field.metadata['choices'])}]" if field.metadata["choices"] else ""
+        text = f"{field.metadata['help']}{choices} (default {field.default})".replace("%", "%%")
+        kind = str(field.type).replace(" | ", "|").upper()
+        group.add_argument(_option(name), dest=f"setting_{name}", metavar=kind, help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, save, and say how it went."""
+    settings = read_settings(args)
+
+    from cstformer.models.cst import CST
+    from cstformer.models.model_files import check_target
+    from cstformer.system.processes import is_first
+
+    state = Path(f"{Path(args.out).absolute()}.training")
+    model = CST(**settings)
+    if not is_first():  # torchrun or SLURM started several processes: the first one prints and saves
+        model.fit(_training_samples(args), state=state)
+        return 0
+    out = check_target(args.out)
+    samples = _training_samples(args)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not args.quiet:
+        print(f"fitting {samples}")
+    model.fit(samples, state=state, progress=not args.quiet)
+    model.save(out)
+    if model.report_.ended not in ("interrupted", "cap"):
+        state.unlink(missing_ok=True)
+    if not args.quiet:
+        print(model.report_.sentence(model))
+        print(
+            f"estimated noise: {model.kernel_.noise:.3g} of the values' standard deviation; "
+            f"{model.n_parameters_:,} weights; saved to {args.out}"
+        )
+    if model.report_.ended == "interrupted":
+        print("cst: interrupted; best weights saved, run the same command again to continue", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _training_samples(args: argparse.Namespace) -> Samples | LazyFrames:
+    from cstformer.data.patches import is_movie
+    from cstformer.data.samples import Samples
+
+    if args.patch is not None or is_movie(args.train):
+        return _movie_samples(args)
+    samples = Samples.load(args.train, **columns(args))
+    if args.window is not None:
+        return samples.windows(args.window, args.window / 2 if args.stride is None else args.stride)
+    if args.stride is not None:
+        raise CSTError("--stride needs --window, the length of a window")
+    return samples
+
+
+def _movie_samples(args: argparse.Namespace) -> Samples | LazyFrames:
+    from cstformer.data.lazy import lazy_movie
+    from cstformer.data.patches import frames_to_samples, load_movie
+
+    height, width = whole_numbers(args.patch or "8,8", "--patch", 2, "rows and columns of a patch")
+    for option, number in (("--window", args.window), ("--stride", args.stride)):
+        if number is not None and not (number >= 1 and number.is_integer()):
+            raise CSTError(f"{option} {number:g}: give a whole number of frames, at least 1")
+    window = 10 if args.window is None else int(args.window)
+    stride = max(1, window // 2) if args.stride is None else int(args.stride)
+    lazy = lazy_movie(args.train, (height, width), window, stride)
+    if lazy is not None:  # the file can be read piece by piece
+        return lazy
+    movie, times = load_movie(args.train)
+    return frames_to_samples(movie, (height, width), min(window, len(movie)), stride, times=times)
+
+
+def read_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Settings from --preset, overridden by --config, overridden by the options."""
+    settings = preset(args.preset)
+    known = setting_fields()
+    if args.config:
+        # YAML reads 1e-3 and inf as text; parse_setting reads them as the command line does.
+        config = _read_config(args.config)
+        settings |= {k: parse_setting(k, v) if isinstance(v, str) and k in known else v for k, v in config.items()}
+    for name in known:
+        text = getattr(args, f"setting_{name}")
+        if text is not None:
+            settings[name] = parse_setting(name, text)
+    check_settings(settings)
+    return settings
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """Read the value of a setting from text.
+
+    >>> parse_setting("order", "3"), parse_setting("mu", "auto"), parse_setting("p", "inf")
+    (3, 'auto', inf)
+    """
+    kind = str(setting_fields()[name].type)
+    if "None" in kind and text.lower() == "none":
+        return None
+    if kind == "bool":
+        if text.lower() not in ("true", "false"):
+            raise CSTError(f"{_option(name)} {text}: give true or false")
+        return text.lower() == "true"
+    for number in (int, float):
+        if number.__name__ in kind:
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    if "str" in kind:
+        return text
+    raise CSTError(f"{_option(name)} {text}: expected {kind.replace(' | ', ' or ')}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CSTError(f"cannot read --config {path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise CSTError(f"--config {path}: write one 'setting: value' per line")
+    return {str(name).replace("-", "_"): value for name, value in content.items()}

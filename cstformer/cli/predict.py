@@ -1,0 +1,146 @@
+"""``cst predict``: values or derivatives of a trained model at any coordinates."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cstformer.cli.common import add_columns, add_command, columns, whole_numbers
+from cstformer.errors import CSTError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cstformer.models.cst import CST
+
+_ABOUT = """\
+Predict values or derivatives at any coordinates.
+
+The model reads the observed points of CONTEXT, which may be samples that it
+has never seen, and predicts at the coordinates of QUERY."""
+_EXAMPLES = """\
+examples:
+  at three times, for every sample of the file
+    cst predict model curves.csv --at 0.1,0.25,0.5 --out answers.csv
+  at the coordinates of a table; its column `sample`, if any, picks the sample
+    cst predict model curves.csv --at queries.csv --out answers.csv
+  the first derivative
+    cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz
+  frames of a movie, also between the recorded ones
+    cst predict model movie.tif --at 0,0.5,1 --out frames.npz"""
+
+
+def add(commands: Any) -> None:
+    """Declare the options of ``cst predict``."""
+    parser = add_command(commands, "predict", "predict values or derivatives anywhere", run, _ABOUT, _EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="directory written by `cst fit`")
+    parser.add_argument("context", metavar="CONTEXT", help="file with the observed points, or a movie")
+    parser.add_argument(
+        "--at",
+        required=True,
+        metavar="QUERY",
+        help="file with coordinates; or numbers separated by commas (one coordinate axis, or the times of a movie)",
+    )
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="npz, csv, tsv, parquet, nc or zarr; npz for a movie"
+    )
+    parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
+    add_columns(parser)
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, and write the answers to a file."""
+    from cstformer.data.patches import is_movie
+    from cstformer.models.cst import CST
+    from cstformer.taylor.derivatives import check_multi_index
+
+    model = CST.load(args.model)
+    d = model.network_.architecture.d
+    index = (0,) * d
+    if args.derivative:
+        index = check_multi_index(whole_numbers(args.derivative, "--derivative"), d)
+    # A model of frames takes any grid file as a movie; other models read it as samples.
+    movie = model.layout_ is not None and (is_movie(args.context) or args.context.endswith((".nc", ".zarr")))
+    shape = _predict_movie(model, args, index) if movie else _predict_samples(model, args, index)
+    if not args.quiet:
+        print(f"wrote {args.out}: {' × '.join(map(str, shape))} values")
+    return 0
+
+
+def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
+    """Write frames (m, H, W[, C]) and their times; return the shape (m, H, W, C)."""
+    import numpy as np
+
+    from cstformer.data.patches import load_movie
+    from cstformer.models.answers import predict_movie
+    from cstformer.system.atomic import atomic_path
+
+    if not args.out.endswith(".npz"):
+        raise CSTError(f"--out {args.out}: frames are written as .npz (values, times)")
+    movie, times = load_movie(args.context)
+    at = read_times(args.at)
+    frames = predict_movie(model, movie, times, at, index)
+    with atomic_path(args.out) as temporary:
+        np.savez(temporary, values=frames if movie.ndim == 4 else frames[..., 0], times=at)
+    return frames.shape
+
+
+def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
+    """Write the answers as samples; return the shape (N, m, c) of their values."""
+    import numpy as np
+
+    from cstformer.data.queries import load_queries
+    from cstformer.data.samples import Samples
+    from cstformer.models.answers import predict_samples
+
+    context = Samples.load(args.context, **columns(args))
+    inline = _numbers(args.at)
+    if inline is None:
+        coords, exists = load_queries(args.at, context)
+    elif context.d == 1:
+        coords = np.broadcast_to(inline[:, None], (len(context), len(inline), 1))  # (N, m, 1)
+        exists = np.ones(coords.shape[:2], dtype=bool)
+    else:
+        raise CSTError(f"--at {args.at}: the context has {context.d} coordinate axes; give a file with coordinates")
+    answer = predict_samples(model, context, coords, exists, index)
+    answer.save(args.out)
+    return answer.values.shape
+
+
+def read_times(text: str) -> np.ndarray:
+    """Read times (m,) from ``0,0.5,1``, or from a file with times or coordinates."""
+    import numpy as np
+
+    from cstformer.data.sample_files import TIME_NAMES, read_table
+    from cstformer.data.samples import as_floats
+    from cstformer.system.files import read_npz
+
+    path = Path(text)
+    if (inline := _numbers(text)) is not None:
+        return inline
+    if path.suffix == ".npz":
+        arrays = read_npz(path)
+        key = next((k for k in ("times", "t", "time", "coords") if k in arrays), None)
+        if key is None:
+            raise CSTError(f"{path} has no key 'times' but {', '.join(arrays)}; save the times as times=")
+        times = as_floats(f"{key} of {path}", arrays[key])
+        # Coordinates (..., 3) of (time, row, column): predict the whole frame at each of their times.
+        return times if times.ndim == 1 else np.unique(times.reshape(-1, times.shape[-1])[:, 0])
+    if path.suffix in (".csv", ".tsv", ".parquet"):
+        table = read_table(path)
+        names = [str(c).split("[")[0].strip().casefold() for c in table.columns]  # "time [s]" → "time"
+        column = next((i for i, name in enumerate(names) if name in TIME_NAMES | {"times"}), 0)
+        return as_floats(f"column {table.columns[column]!r} of {path}", table.iloc[:, column])
+    raise CSTError(f"--at {text}: give numbers separated by commas, or a file (npz, csv, tsv, parquet)")
+
+
+def _numbers(text: str) -> np.ndarray | None:
+    """Numbers of ``0,0.5,1``; None if the text is something else, such as the name of a file."""
+    import numpy as np
+
+    try:
+        return np.array([float(word) for word in text.split(",")])
+    except ValueError:
+        return None

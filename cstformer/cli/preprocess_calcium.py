@@ -1,0 +1,112 @@
+"""``cst data preprocess-calcium``: from the raw frames of a widefield recording to z-scored neural activity."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from cstformer.cli.common import add_command, whole_numbers
+from cstformer.cli.make_data import add_cluster
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_ABOUT = """\
+Preprocess a widefield calcium recording: bin and crop the frames, compute
+ΔF/F, remove hemodynamics with the control wavelength, z-score each pixel."""
+_EXAMPLES = """\
+examples:
+  a file that knows its wavelengths and times
+    cst data preprocess-calcium recording.nwb --out clean.zarr
+  a folder of TIFF files
+    cst data preprocess-calcium frames/ --wavelengths 575,395 --rate 20 --out clean.zarr
+  find the cortex, and store 10 principal components as well
+    cst data preprocess-calcium raw.zarr --out clean.zarr --mask auto --components 10
+then:
+  cst fit clean.zarr --patch 23,16 --window 10 --out model"""
+
+
+def add(commands: Any) -> None:
+    """Declare the options of ``cst data preprocess-calcium``."""
+    summary = "preprocess a widefield calcium recording"
+    parser = add_command(commands, "preprocess-calcium", summary, run, _ABOUT, _EXAMPLES)
+    parser.add_argument("raw", metavar="RAW", help="nwb, tif, folder of tif, h5, mat (v7.3), zarr, npz or npy")
+    parser.add_argument("--out", required=True, metavar="FILE", help="Zarr directory to write")
+    reading = parser.add_argument_group("reading RAW (only what the file does not say itself)")
+    reading.add_argument("--key", help="name of the array or NWB series that holds the frames")
+    reading.add_argument("--wavelengths", metavar="A,B", help="wavelengths in nm, in the order of the frames: 575,395")
+    reading.add_argument("--rate", type=float, metavar="HZ", help="frames per second of the camera")
+    reading.add_argument("--pixel-mm", type=float, metavar="MM", help="side of a raw pixel in mm")
+    reading.add_argument("--stimuli", metavar="FILE", help="table with the columns start, stop, contrast")
+    steps = parser.add_argument_group("processing")
+    steps.add_argument("--signal", type=int, default=575, metavar="NM", help="signal wavelength (default 575)")
+    steps.add_argument("--control", type=int, default=395, metavar="NM", help="control wavelength (default 395)")
+    steps.add_argument("--bin", type=int, default=2, metavar="N", help="average squares of N × N pixels (default 2)")
+    steps.add_argument(
+        "--crop",
+        metavar="T,B,L,R",
+        help="pixels to cut from top, bottom, left, right after binning (default: 32,40,24,24 if frames are "
+        "256 × 256, else none)",
+    )
+    steps.add_argument("--mask", help="auto, none, or an .npy of bool (default: the mask of RAW)")
+    steps.add_argument("--baseline", default="smooth", help="smooth (default) or literal (the paper's 100 taps)")
+    steps.add_argument(
+        "--cutoff", type=float, default=0.001, metavar="HZ", help="cut-off frequency of the baseline (default 0.001)"
+    )
+    steps.add_argument("--correction", default="estimator", help="estimator (default), regression or none")
+    steps.add_argument("--components", type=int, default=0, metavar="K", help="also store K principal components")
+    add_cluster(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Preprocess a recording."""
+    from cstformer.datasets.calcium.reading import open_recording, read_stimuli, require
+
+    require("dask", "zarr")  # before the next line imports them, for an error that says what to install
+    from cstformer.datasets.calcium.preprocess import Preprocessing, preprocess
+
+    settings = Preprocessing(
+        signal=args.signal,
+        control=args.control,
+        binning=args.bin,
+        crop=_crop(args.crop),
+        baseline=args.baseline,
+        cutoff=args.cutoff,
+        correction=args.correction,
+        components=args.components,
+    )
+    recording = open_recording(
+        args.raw,
+        key=args.key,
+        wavelengths=None if args.wavelengths is None else whole_numbers(args.wavelengths, "--wavelengths"),
+        rate=args.rate,
+        pixel_mm=args.pixel_mm,
+        stimuli=None if args.stimuli is None else read_stimuli(args.stimuli),
+    )
+    if not args.quiet:
+        print(recording.describe())
+    options = {"progress": not args.quiet, "scheduler": args.scheduler}
+    done = preprocess(recording, args.out, settings, mask=_mask(args.mask), **options)
+    if not args.quiet:
+        size = f"{done['frames']} frames of {done['height']} × {done['width']} at {done['rate']:.4g} Hz"
+        print(f"wrote {args.out}: {size}, {done['pixels']} pixels of cortex, {done['filled']} dropped frames filled")
+    return 0
+
+
+def _crop(text: str | None) -> tuple[int, int, int, int] | None:
+    if text is None:
+        return None
+    top, bottom, left, right = whole_numbers(text, "--crop", 4, "pixels to cut from top, bottom, left, right")
+    return top, bottom, left, right
+
+
+def _mask(text: str | None) -> np.ndarray | str | None:
+    """Mask of an .npy file; other words are for `preprocess`."""
+    import numpy as np
+
+    from cstformer.system.files import readable
+
+    if text is None or not text.endswith(".npy"):
+        return text
+    with readable(text, "a mask") as source:
+        return np.load(source, allow_pickle=False)
