@@ -1,4 +1,4 @@
-"""The paper's four parameter tables, ours next to the paper's."""
+"""Tables of ``cst models``: sizes of the models next to the paper's, and the cost of training CST."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cstformer.training.cost import Workload, memory_bytes, traffic_bytes
 
 
 def parameter_tables(experiment: str | None = None) -> list[Table]:
-    """Make one table per experiment, or that of ``experiment`` alone."""
+    """Return one table of trainable parameters per experiment, or the table of ``experiment`` alone."""
     if experiment is not None and experiment not in SIZES:
         raise unknown("experiment", experiment, SIZES)
     tables = []
     for name, rows in SIZES.items():
         if experiment not in (None, name):
             continue
-        table = Table(title=f"{name}: trainable numbers", title_justify="left")
+        table = Table(title=f"{name}: trainable parameters", title_justify="left")
         table.add_column("model")
         for column in ("ours", "paper", "ratio"):
             table.add_column(column, justify="right", no_wrap=True)
@@ -33,13 +33,15 @@ def parameter_tables(experiment: str | None = None) -> list[Table]:
             try:
                 count = size.count()
                 table.add_row(label, f"{count:,}", size.paper, f"{count / size.published:.3f}", size.note)
-            except CSTError as error:  # a package is missing: the other rows do not need it
+            except CSTError as error:  # an optional package is missing; the other rows do not need it
                 table.add_row(label, MISSING, size.paper, MISSING, str(error))
         tables.append(table)
     return tables
 
 
-RATE, WINDOW, STRIDE = 10.0, 10, 5  # frames a second of the paper's recordings, frames of a window and between windows
+RATE = 10.0  # frames per second of the paper's recordings
+WINDOW, STRIDE = 10, 5  # frames of a window, and between the starts of two windows
+# The default settings of `CST`, on the paper's width and depth.
 OURS: dict[str, Any] = {
     **{"pattern": "context", "attention_kind": "exact", "norm": "pre", "readout": "skip", "encoding": "fourier"},
     **{"order": 2, "dummies": 10, "sobolev_every": 4, "hide": 0.5, "projections": 1},
@@ -49,9 +51,9 @@ OURS: dict[str, Any] = {
 def cost_table(
     experiment: str, hours: float, processes: int, strategy: str = "ddp", speed: float | None = None
 ) -> Table:
-    """What it takes to train the CSTs of an experiment with frames on a recording of so many hours.
+    """Return what it takes to train the CSTs of an experiment on a recording of frames that is ``hours`` long.
 
-    ``speed`` is the number of 10⁹ operations a second that one process sustains.
+    ``speed``, in 10⁹ operations per second of one process, adds the time of an epoch.
     """
     rows = {k: v for k, v in SIZES.get(experiment, {}).items() if v.key == "cst" and isinstance(v.data, PatchLayout)}
     if not rows:
@@ -65,8 +67,8 @@ def cost_table(
     )
     table = Table(title=title, title_justify="left")
     table.add_column("model")
-    columns = ["weights", "FLOP a window", "FLOP an epoch", "MB of weights", "MB a window", "MB sent a step"]
-    for column in columns + (["hours an epoch"] if speed else []):
+    columns = ["weights", "FLOP / window", "FLOP / epoch", "MB of weights", "MB / window", "MB sent / step"]
+    for column in columns + (["hours / epoch"] if speed else []):
         table.add_column(column, justify="right")
     for label, size in rows.items():
         for name, changes in ((label, {}), (f"{label}, context", OURS)):
@@ -80,7 +82,7 @@ def cost_table(
 
 
 def _training(size: Size, changes: dict[str, Any]) -> tuple[int, Workload]:
-    """Weights of a model, and the training step of one window."""
+    """Number of weights, and the work of a training step on one window, of a size with changed settings."""
     assert isinstance(size.data, PatchLayout)
     changed = Size(size.key, size.paper, size.data, {**size.settings, **changes})
     model, network = changed.model(), changed.network()
