@@ -14,6 +14,8 @@ CORE = (
     "network",
     "starts.gaussian_process",
     "starts.curves",
+    "taylor.kernels",
+    "taylor.recurrences",
     "taylor.series",
     "training.losses",
     "training.objective",
