@@ -1,12 +1,9 @@
-"""The parameter tables: every row of the paper, its count by formula, and the command that prints them."""
-
-import sys
+"""Sizes of the models: every row of the paper's tables and its count by formula."""
 
 import pytest
 
 from cstformer.baselines import BASELINES
 from cstformer.baselines.sizes import SIZES
-from cstformer.cli import main
 
 # Rows whose printed count the paper's own description gives.
 DESCRIBED = [
@@ -64,25 +61,3 @@ def test_every_row_has_a_model_and_a_count():
 def test_models_of_a_size_can_be_changed():
     model = SIZES["calcium"]["CST-small"].model(seed=3)
     assert (model.width, model.layers, model.heads, model.feedforward, model.seed) == (384, 6, 6, 3072, 3)
-
-
-def test_command(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    assert main(["models", "--experiment", "spirals"]) == 0
-    out = capsys.readouterr().out
-    assert "817,696" in out and "818 K" in out and "1.000" in out and "ConvGRU" not in out
-    assert main(["models"]) == 0
-    lines = iter(capsys.readouterr().out.splitlines())
-    for rows in SIZES.values():
-        for label, size in rows.items():  # in this order
-            assert any(f" {label} " in line and size.paper in line and f" {size.count():,} " in line for line in lines)
-    assert main(["models", "--experiment", "spiral"]) == 2
-    assert "did you mean 'spirals'?" in capsys.readouterr().err
-
-
-def test_a_missing_package_costs_its_rows_only(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setitem(sys.modules, "neuralop.models", None)
-    assert main(["models", "--experiment", "navier-stokes"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("FNO needs neuraloperator; install it by pip install") == 2 and "823,712" in out
