@@ -1,1 +1,1 @@
-"""The paper's experiments, one file each, on the shared machinery of `base`."""
+"""The experiments of the paper, a folder each, on the shared code of `base`, `training`, `figures` and `metrics`."""

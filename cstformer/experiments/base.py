@@ -1,39 +1,41 @@
-"""What all experiments share: cells that are computed once, kept on disk, and gathered into ``result.json``.
+"""What all experiments share: cells, the contract of an experiment, and the function that runs one.
 
-A *cell* is one system in one condition. Its arrays are written atomically when it is done; a run that was
-interrupted finds them and goes on with the next cell, and inside a cell training itself resumes.
+A *cell* is one model in one condition. Its arrays are written when it is done, and `result.json` is made from them. An
+interrupted run keeps its finished cells; the same command resumes the training of the cell at work (see `training`)
+and then computes the others.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import platform
 import re
 import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, unknown
+from cstformer.experiments.workers import compute_in_parallel
+from cstformer.report.page import write_report
+from cstformer.report.tables import console_table
 from cstformer.system.atomic import atomic_path
 from cstformer.system.files import read_npz
 from cstformer.system.threads import cores
 from cstformer.system.versions import versions
-from cstformer.system.workers import begin_worker
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table: a system in a condition, and the numbers the paper gives for it."""
+    """One model in one condition, with the number that the paper reports for it."""
 
     model: str
     condition: str
@@ -41,18 +43,20 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """Name of its files."""
+        """Name of the cell's folder."""
         return re.sub(r"[^a-z0-9.]+", "-", f"{self.model}--{self.condition}".lower()).strip("-")
 
 
 @dataclass
 class CellResult:
-    """What a cell leaves behind: arrays by name, and facts for the table."""
+    """What a finished cell keeps on disk."""
 
     arrays: dict[str, np.ndarray]
     parameters: int
+    """Number of trained weights."""
     train_seconds: float
     facts: dict[str, Any]
+    """Anything else that the table, the notes or the figures need, as JSON."""
 
 
 class Experiment(ABC):
@@ -62,37 +66,37 @@ class Experiment(ABC):
     presets: dict[str, Any]
     """Configuration (a frozen dataclass) of each preset."""
     parallel: bool = True
-    """Whether cells may be computed side by side; not where they measure time."""
+    """Whether cells may be computed side by side; False where they measure time."""
 
     @abstractmethod
     def cells(self, config: Any) -> list[Cell]:
-        """All cells of a plain run, in the order of the table."""
+        """Cells of a run without ``--models``, in the order of the table."""
 
     def all_cells(self, config: Any) -> list[Cell]:
-        """All cells there are, for ``--models all`` and for rows asked for by name."""
+        """Every cell that ``--models`` can choose from; ``--models all`` takes them all."""
         return self.cells(config)
 
     def row_name(self, name: str) -> str:
-        """Name in the table of what the command line may call otherwise, e.g. by its key in the registry."""
+        """Name in the table of the row that ``--models`` calls ``name``, e.g. by its key in `BASELINES`."""
         return name
 
     def prepare(self, config: Any, seed: int, out: Path, progress: bool) -> None:  # noqa: B027
-        """Make what all cells share, such as data on disk; called before any of them, and quick if it is there."""
+        """Make what all cells share, such as data on disk. Called before the cells; skips what is already there."""
 
     @abstractmethod
     def compute(self, cell: Cell, config: Any, seed: int, folder: Path, progress: bool) -> CellResult:
-        """Train (if need be) and predict; ``folder`` is the cell's own, for models and resume states."""
+        """Train the model, if it has to be trained, and predict; ``folder`` holds the model and its resume state."""
 
     @abstractmethod
     def gather(self, config: Any, seed: int, results: dict[Cell, CellResult], out: Path) -> dict[str, Any]:
-        """The ``table``, ``tests``, ``figures`` and ``notes`` of `result.json`; draws the figures into ``out``."""
+        """Make ``table``, ``tests``, ``figures`` and ``notes`` of `result.json`; draw the figures into ``out``."""
 
     def context(self, condition: str, config: Any, seed: int, out: Path) -> Samples | None:
-        """Samples on which the explorer shows the models of a condition, of the run in ``out``; None: it has none."""
+        """Test samples of a condition of the run in ``out``, for the explorer; None if there are none."""
         return None
 
     def stimulus(self, condition: str, config: Any, seed: int, out: Path) -> tuple[np.ndarray, np.ndarray] | None:
-        """Times and strength of what was shown, on the clock of the samples' ``origin``, for the explorer."""
+        """Times and strength of the stimulus, on the clock of the samples' ``origin``, for the explorer."""
         return None
 
 
@@ -106,9 +110,17 @@ def run_experiment(
     jobs: int | None = None,
     cst: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Compute what is missing, gather, write ``result.json`` and ``report.html``, print the table.
+    """Compute the missing cells, write ``result.json`` and ``report.html``, and print the table.
 
-    ``cst`` has settings of CST that do not change its results: ``devices``, ``strategy``.
+    Parameters
+    ----------
+    experiment, preset
+    out : run directory; that of an earlier, interrupted run with the same preset and seed is continued
+    seed : of the data and of every model
+    models : rows to compute, by their names in the table or their keys in `BASELINES`; None for all of a plain run
+    quiet : no progress bars
+    jobs : number of processes, by default one for each core
+    cst : settings of CST that do not change its results: ``devices``, ``strategy``
     """
     if preset not in experiment.presets:
         raise unknown("preset", preset, experiment.presets)
@@ -116,7 +128,7 @@ def run_experiment(
     cells = _chosen(experiment, config, models)
     _claim(
         out,
-        {"experiment": experiment.name, "preset": preset, "seed": seed, "config": _jsonable(asdict(config))},
+        {"experiment": experiment.name, "preset": preset, "seed": seed, "config": jsonable(asdict(config))},
     )
     if cst:
         if not hasattr(config, "cst"):
@@ -128,10 +140,12 @@ def run_experiment(
     missing = [cell for cell in cells if _read(out, cell) is None]
     jobs = min(jobs or cores(), len(missing)) if experiment.parallel else 1
     if jobs > 1:
-        _compute_in_parallel(experiment, missing, config, seed, out, jobs, quiet)
+        compute_in_parallel(
+            partial(_compute, experiment, config, seed, out, False), missing, jobs, experiment.name, quiet
+        )
     else:
         for cell in missing:
-            _compute(experiment, cell, config, seed, out, not quiet)
+            _compute(experiment, config, seed, out, not quiet, cell)
     results = {cell: found for cell in cells if (found := _read(out, cell)) is not None}
     seconds = time.monotonic() - started
     gathered = experiment.gather(config, seed, results, out)
@@ -139,7 +153,7 @@ def run_experiment(
         "experiment": experiment.name,
         "preset": preset,
         "seed": seed,
-        "settings": _jsonable(asdict(config)),
+        "settings": jsonable(asdict(config)),
         "versions": versions(),
         "machine": machine(),
         "seconds": round(sum(r.facts["seconds"] for r in results.values()), 1),
@@ -148,13 +162,13 @@ def run_experiment(
         **gathered,
     }
     with atomic_path(out / "result.json") as temporary:
-        temporary.write_text(json.dumps(_jsonable(result), indent=1))
+        temporary.write_text(json.dumps(jsonable(result), indent=1))
     _present(result, out, quiet)
     return result
 
 
 def table_row(cell: Cell, result: CellResult, metrics: dict[str, dict[str, float | int]]) -> dict[str, Any]:
-    """A row of ``table`` as the contract has it."""
+    """One row of the ``table`` of `result.json`."""
     return {
         "model": cell.model,
         "condition": cell.condition,
@@ -211,7 +225,7 @@ def _claim(out: Path, identity: dict[str, Any]) -> None:
         temporary.write_text(text)
 
 
-def _compute(experiment: Experiment, cell: Cell, config: Any, seed: int, out: Path, progress: bool) -> None:
+def _compute(experiment: Experiment, config: Any, seed: int, out: Path, progress: bool, cell: Cell) -> None:
     folder = out / "cells" / cell.slug
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
@@ -222,35 +236,10 @@ def _compute(experiment: Experiment, cell: Cell, config: Any, seed: int, out: Pa
     about = {
         "parameters": result.parameters,
         "train_seconds": result.train_seconds,
-        "facts": _jsonable(result.facts),
+        "facts": jsonable(result.facts),
     }
     with atomic_path(folder / "done.json") as temporary:  # written last: its presence means the cell is done
         temporary.write_text(json.dumps(about))
-
-
-def _compute_in_parallel(
-    experiment: Experiment, cells: list[Cell], config: Any, seed: int, out: Path, jobs: int, quiet: bool
-) -> None:
-    """One thread per process: on small models that is faster than many threads in one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), begin_worker, (os.getpid(),)) as pool,
-        Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
-    ):
-        task = bar.add_task(f"{experiment.name} ({jobs} at a time)", total=len(cells))
-        futures = {pool.submit(_compute, experiment, c, config, seed, out, False): c for c in cells}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                cell = futures[future]
-                bar.console.print(f"done: {cell.model}, {cell.condition}", highlight=False)
-                bar.advance(task)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _read(out: Path, cell: Cell) -> CellResult | None:
@@ -266,12 +255,12 @@ def _command(name: str, preset: str, seed: int, models: Sequence[str] | None) ->
     return command if models is None else f"{command} --models {shlex.quote(','.join(models))}"
 
 
-def _jsonable(x: Any) -> Any:
-    """Plain JSON: tuples become lists, NumPy numbers become numbers, infinities text."""
+def jsonable(x: Any) -> Any:
+    """Convert to plain JSON: tuples become lists, NumPy scalars become numbers, infinities become strings."""
     if isinstance(x, dict):
-        return {str(k): _jsonable(v) for k, v in x.items()}
+        return {str(k): jsonable(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)):
-        return [_jsonable(v) for v in x]
+        return [jsonable(v) for v in x]
     if isinstance(x, np.generic):
         x = x.item()
     if isinstance(x, float) and x in (float("inf"), float("-inf")):
@@ -280,11 +269,6 @@ def _jsonable(x: Any) -> Any:
 
 
 def _present(result: dict[str, Any], out: Path, quiet: bool) -> None:
-    from rich.console import Console
-
-    from cstformer.report.page import write_report
-    from cstformer.report.tables import console_table
-
     page = write_report(out)
     console = Console()
     for table in console_table(result):

@@ -1,4 +1,4 @@
-"""What finished runs have to show: their trained models of CST and the samples to try them on."""
+"""Trained CST models of finished runs, with the samples to explore them on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.experiments.base import Experiment, _jsonable
-from cstformer.experiments.registry import load_experiment
+from cstformer.experiments.base import Experiment, jsonable
+from cstformer.experiments.registry import EXPERIMENTS, load_experiment
 from cstformer.models.model_files import DESCRIPTION
 from cstformer.system.files import readable
 
@@ -27,7 +27,7 @@ class Trained:
     experiment: Experiment
     condition: str
     config: Any
-    """None where the run was made with other settings than this version's, so that its samples are not known."""
+    """None if the run has other settings than this version's preset, so that its samples cannot be made again."""
     seed: int
 
     def context(self) -> Samples | None:
@@ -35,7 +35,7 @@ class Trained:
         return None if self.config is None else self.experiment.context(self.condition, *self._run)
 
     def stimulus(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """What the animal saw, on the clock of the recording."""
+        """Stimulus of the recording, on its clock."""
         return None if self.config is None else self.experiment.stimulus(self.condition, *self._run)
 
     @property
@@ -44,14 +44,14 @@ class Trained:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs right inside it (``cst run all``)."""
+    """The folder itself if it is a run, else the runs directly inside it (``cst run all``)."""
     if (folder / "run.json").is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob("*/run.json"))
 
 
-def trained_models(folder: Path, registry: Sequence[str]) -> list[Trained]:
-    """All models of CST in a run, or in the runs of ``cst run all``, in the order of their tables."""
+def trained_models(folder: Path, registry: Sequence[str] = EXPERIMENTS) -> list[Trained]:
+    """All CST models in a run, or in the runs of ``cst run all``, in the order of their tables."""
     runs, found = runs_in(folder), []
     for run in runs:
         with readable(run / "run.json", "the description of a run") as path:
@@ -62,7 +62,7 @@ def trained_models(folder: Path, registry: Sequence[str]) -> list[Trained]:
         experiment = load_experiment(name)
         config = experiment.presets.get(preset)
         cells = [] if config is None else experiment.all_cells(config)
-        same = config is not None and _jsonable(asdict(config)) == about["config"]
+        same = config is not None and jsonable(asdict(config)) == about["config"]
         prefix = f"{name}: " if len(runs) > 1 else ""
         for cell in cells:
             model = run / "cells" / cell.slug / "model"
@@ -76,7 +76,7 @@ def trained_models(folder: Path, registry: Sequence[str]) -> list[Trained]:
 
 def _is_cst(model: Path, run: Path) -> bool:
     path = model / DESCRIPTION
-    # A run may come from elsewhere: it must not lead to other places of this disk.
+    # A run may come from an untrusted source: its links must not lead out of it.
     if not path.is_file() or not path.resolve().is_relative_to(run.resolve()):
         return False
     with readable(path, "a model"):

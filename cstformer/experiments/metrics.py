@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.ndimage import gaussian_filter
+from scipy.stats import rankdata, wilcoxon
 
 from cstformer.errors import CSTError
 
@@ -28,7 +32,7 @@ def bending(y: Float[np.ndarray, "N m c"]) -> Float[np.ndarray, N]:
 
 
 def roughness(y: Float[np.ndarray, "N m c"], truth: Float[np.ndarray, "N m c"]) -> Float[np.ndarray, N]:
-    """Bending of each sample over the mean bending of the noise-free truth: 1 is as smooth as the truth."""
+    """Bending of each sample divided by the mean bending of the noise-free truth; 1 is as smooth as the truth."""
     return bending(y) / bending(truth).mean()
 
 
@@ -42,7 +46,7 @@ def clip_mse(y: Float[np.ndarray, "N ..."], truth: Float[np.ndarray, "N ..."]) -
 
 
 def psnr(y: Float[np.ndarray, "N ..."], truth: Float[np.ndarray, "N ..."], peak: float = 1.0) -> Float[np.ndarray, N]:
-    """Peak signal-to-noise ratio of each clip in dB, 10 log₁₀(peak² / MSE); infinite where nothing differs.
+    """Peak signal-to-noise ratio of each clip in dB, 10 log₁₀(peak² / MSE); infinite if the clips are equal.
 
     >>> psnr(np.zeros((1, 4)), np.full((1, 4), 0.1)).round(9).tolist()
     [20.0]
@@ -54,15 +58,14 @@ def psnr(y: Float[np.ndarray, "N ..."], truth: Float[np.ndarray, "N ..."], peak:
 def ssim(
     y: Float[np.ndarray, "N T H W C"], truth: Float[np.ndarray, "N T H W C"], peak: float = 1.0
 ) -> Float[np.ndarray, N]:
-    r"""Structural similarity of each clip: of its frames and colours, on average (Wang et al., 2004).
+    r"""Structural similarity of each clip, averaged over its frames and colours (Wang et al., 2004).
 
     .. math:: \frac{(2 μ_y μ_x + C_1)(2 σ_{xy} + C_2)}{(μ_y^2 + μ_x^2 + C_1)(σ_y^2 + σ_x^2 + C_2)}, \qquad
               C_1 = (0.01\,\text{peak})^2, \; C_2 = (0.03\,\text{peak})^2
 
-    with moments under a Gaussian window of 11 × 11 pixels and sd 1.5, at all places where it fits into the frame.
+    with moments under a Gaussian window of 11 × 11 pixels and standard deviation 1.5, averaged over all positions of
+    the window inside the frame.
     """
-    from scipy.ndimage import gaussian_filter
-
     if min(y.shape[2:4]) < 11:
         raise CSTError(f"ssim needs frames of at least 11 × 11 pixels, got {y.shape[2]} × {y.shape[3]}")
 
@@ -82,7 +85,8 @@ def ssim(
 class PairedTest:
     """Wilcoxon signed-rank test of paired errors, two-sided.
 
-    ``effect`` is the rank-biserial correlation: −1 if the first is smaller in every pair, +1 if larger.
+    ``effect`` is the rank-biserial correlation: −1 if the first error is the smaller one in every pair, +1 if it is the
+    larger one in every pair.
     """
 
     statistic: float
@@ -97,8 +101,6 @@ def paired_test(first: Float[np.ndarray, n], second: Float[np.ndarray, n]) -> Pa
     >>> paired_test(np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 4.0, 6.0, 8.0])).effect
     -1.0
     """
-    from scipy.stats import rankdata, wilcoxon
-
     difference = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
     nonzero = difference[difference != 0]
     if len(nonzero) == 0:
@@ -107,6 +109,30 @@ def paired_test(first: Float[np.ndarray, n], second: Float[np.ndarray, n]) -> Pa
     ranks = rankdata(np.abs(nonzero))
     effect = float((ranks * np.sign(nonzero)).sum() / ranks.sum())
     return PairedTest(float(result.statistic), float(result.pvalue), effect, len(difference))
+
+
+def paired_tests(
+    errors: Mapping[tuple[str, str], np.ndarray], pairs: Iterable[tuple[str, str, str]]
+) -> list[dict[str, Any]]:
+    """The ``tests`` of `result.json`: one `paired_test` for each pair of rows in a condition.
+
+    Parameters
+    ----------
+    errors : by row and condition; rows of a condition have errors of the same samples
+    pairs : (first row, second row, condition); pairs with a missing row are left out
+
+    Examples
+    --------
+    >>> errors = {("CST", "clean"): np.array([1.0, 2.0]), ("linear", "clean"): np.array([3.0, 5.0])}
+    >>> [test["name"] for test in paired_tests(errors, [("CST", "linear", "clean"), ("CST", "cubic", "clean")])]
+    ['CST vs linear']
+    """
+    return [
+        {"name": f"{first} vs {second}", "condition": condition}
+        | asdict(paired_test(errors[first, condition], errors[second, condition]))
+        for first, second, condition in pairs
+        if (first, condition) in errors and (second, condition) in errors
+    ]
 
 
 def summary(x: Float[np.ndarray, n]) -> dict[str, float | int]:

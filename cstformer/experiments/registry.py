@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cstformer.experiments.base import Experiment
 
-# In this order they run under `cst run all` and stand in the report.
+# `cst run all` runs and reports them in this order.
 EXPERIMENTS = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
 
 

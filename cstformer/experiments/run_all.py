@@ -1,6 +1,6 @@
-"""``cst run all``: every experiment into a folder of its own, and one page over all of them.
+"""``cst run all``: every experiment in a folder of its own, and one page with all of them.
 
-What is done is not done again; an experiment that cannot be run (its data are not there) is said and left out.
+Finished experiments are not run again. One that cannot run, e.g. because its data are missing, is reported and skipped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def run_all(
     markdown: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, str]:
-    """Run the experiments of these names into ``out``/name; the reason for each that could not be run.
+    """Run each experiment in ``out/name``; return the reasons of those that could not run, by name.
 
-    ``markdown`` is the file for the tables of all of them, such as RESULTS.md. The page, ``out``/report.html, and that
-    file are written after each experiment, so that an interrupted run has them too.
+    ``markdown`` is a file for all tables, such as RESULTS.md. It and the page ``out/report.html`` are written after
+    each experiment, so that an interrupted run has them too.
     """
     experiments = {name: load_experiment(name) for name in names}
     if not any(preset in experiment.presets for experiment in experiments.values()):

@@ -2,149 +2,146 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from cstformer.experiments.base import Cell, CellResult
-from cstformer.experiments.spirals import experiment as experiment
-from cstformer.experiments.spirals.experiment import (
-    BERT,
-    BERT_AUGMENTED,
-    CLEAN,
-    CST_DEFAULT,
-    CST_PAPER,
-    NOISY,
-    SpiralTask,
-)
+from cstformer.experiments.figures import PlannedFigure, learning_figure
+from cstformer.experiments.spirals.rows import BERT, BERT_AUGMENTED, CST_DEFAULT, CST_PAPER, Config
+from cstformer.experiments.spirals.task import CLEAN, NOISY, SpiralTask, spiral_task
 from cstformer.report import curves
-from cstformer.report.style import save_figure
 
-# Systems whose smoothness is compared; of the ablations, those that touch it.
+# Rows whose smoothness is compared: of the ablations, only the one that changes it.
 _ROUGH = (CST_DEFAULT, CST_PAPER, BERT, "linear", "cubic", "GP", "CST with linear start")
 
 Errors = dict[tuple[str, str], np.ndarray]
+Fits = dict[tuple[str, str], np.ndarray]
+"""Predictions on the fine grid, by row and condition."""
 Curves = int | list[int]
 
 
-def draw(
-    config,
+def planned_figures(
+    config: Config,
     seed: int,
     results: dict[Cell, CellResult],
     errors: Errors,
-    table: list[dict],
-    tests: list[dict],
-    out: Path,
-) -> list[dict[str, str]]:
-    """Draw every figure whose rows are there; their entries in `result.json`."""
-    p_values = {name: [t for t in tests if t["condition"] == name] for name in (CLEAN, NOISY)}
+    table: list[dict[str, Any]],
+    tests: list[dict[str, Any]],
+) -> Iterator[PlannedFigure]:
+    """Every figure whose rows have been computed."""
     fits = {(cell.model, cell.condition): result.arrays["fine"] for cell, result in results.items()}
-    made: list[dict[str, str]] = []
+    yield from _clean_figures(spiral_task(config.curves, CLEAN, seed), fits, errors, tests)
+    yield from _noisy_figures(spiral_task(config.curves, NOISY, seed), fits, errors, tests)
+    for condition, file in ((CLEAN, "roughness_clean.png"), (NOISY, "roughness_noisy.png")):
+        rows = [row for row in table if row["condition"] == condition and row["model"] in _ROUGH]
+        if len(rows) > 1:
+            yield PlannedFigure(
+                file,
+                f"Error and roughness ({condition})",
+                "Lower and further left is better; a roughness of 1 is that of the noise-free curve.",
+                partial(curves.error_against_roughness, rows),
+            )
+    yield from learning_figure(
+        {c.condition: r.facts["history"] for c, r in results.items() if c.model == CST_DEFAULT},
+        "Validation loss in the model's units, at hidden points of held-out training curves. The dot marks the step "
+        "whose weights are kept. The noise in the data sets a floor that no model can pass.",
+    )
 
-    def add(file: str, title: str, caption: str, figure) -> None:
-        save_figure(figure, out / file)
-        made.append({"file": file, "title": title, "caption": caption})
 
-    clean = experiment.spiral_task(config.curves, CLEAN, seed)
+def _clean_figures(
+    task: SpiralTask, fits: Fits, errors: Errors, tests: list[dict[str, Any]]
+) -> Iterator[PlannedFigure]:
+    """The paper's Figures 2, 6, 7 and 9."""
+    p_values = [test for test in tests if test["condition"] == CLEAN]
     pair = _present(fits, CLEAN, [CST_DEFAULT, BERT])
-    one, several = _typical(errors, CLEAN, 1), _typical(errors, CLEAN, 4)
+    one, several = _typical(errors, CLEAN, 1)[0], _typical(errors, CLEAN, 4)
+    points = _observed(task, one), _test_points(task, one)
     if len(pair) == 2:
-        add(
+        yield PlannedFigure(
             "figure2_overview.png",
             "Spirals: CST and the Transformer between the observed points",
-            "Paper's Figure 2. A: a test curve of median error in the plane, asked at 1000 coordinates. B: its "
+            "Paper's Figure 2. A: a test curve of median error in the plane, predicted at 1000 coordinates. B: its "
             "components against time. C: a closer look. D: error of each test curve at its unseen points.",
-            curves.spiral_overview(
-                clean.fine,
-                _of(pair, one[0]),
-                _observed(clean, one[0]),
-                _test_points(clean, one[0]),
+            partial(
+                curves.spiral_overview,
+                task.fine,
+                _of(pair, one),
+                *points,
                 _errors(errors, CLEAN, pair),
-                truth=clean.clean_fine[one[0]],
-                p_values=p_values[CLEAN],
+                truth=task.clean_fine[one],
+                p_values=p_values,
             ),
         )
-        add(
+        yield PlannedFigure(
             "figure7_more_spirals.png",
             "More spirals",
-            "Paper's Figure 7. Four test curves from the best to the worst quarter of CST's errors.",
-            curves.more_spirals(
-                clean.fine,
+            "Paper's Figure 7. Four test curves, one from each quarter of CST's errors, lowest to highest.",
+            partial(
+                curves.more_spirals,
+                task.fine,
                 _of(pair, several),
-                _observed(clean, several),
-                _test_points(clean, several),
-                truth=clean.clean_fine[several],
+                _observed(task, several),
+                _test_points(task, several),
+                truth=task.clean_fine[several],
             ),
         )
-    add(
+    yield PlannedFigure(
         "figure6_example.png",
         "A spiral",
         "Paper's Figure 6. One test curve: ten observed points, the unseen points, the noise-free curve.",
-        curves.example_spiral(
-            clean.fine,
-            {},
-            _observed(clean, one[0]),
-            _test_points(clean, one[0]),
-            truth=clean.clean_fine[one[0]],
-        ),
+        partial(curves.example_spiral, task.fine, {}, *points, truth=task.clean_fine[one]),
     )
-    names = [CST_DEFAULT, CST_PAPER, BERT, BERT_AUGMENTED]
-    if len(_present(fits, CLEAN, names)) > 2:
-        add(
+    four = _present(fits, CLEAN, [CST_DEFAULT, CST_PAPER, BERT, BERT_AUGMENTED])
+    if len(four) > 2:
+        yield PlannedFigure(
             "figure9_augmentation.png",
             "Gaussian augmentation is not what makes CST good",
             "Paper's Figure 9. Error of each test curve on clean data; the Transformer with and without "
             "the augmentation.",
-            curves.error_distributions(_errors(errors, CLEAN, _present(fits, CLEAN, names)), p_values[CLEAN]),
+            partial(curves.error_distributions, _errors(errors, CLEAN, four), p_values),
         )
-    names = [CST_DEFAULT, "linear", "cubic", "GP"]
-    chosen = _present(fits, NOISY, names)
-    if len(chosen) > 1:
-        noisy = experiment.spiral_task(config.curves, NOISY, seed)
-        add(
-            "figure8_noisy.png",
-            "Noisy spirals",
-            "Paper's Figure 8. Fits of points observed with noise N(0, 0.1), over the noise-free curve.",
-            curves.noisy_spirals(
-                noisy.fine,
-                _of({k: chosen[k] for k in list(chosen)[:3]}, several),
-                _observed(noisy, several),
-                noisy.clean_fine[several],
-            ),
-        )
-        add(
-            "figure10_noisy_errors.png",
-            "Errors on noisy spirals",
-            "Paper's Figure 10. Error of each test curve at its unseen points, against the file's values.",
-            curves.error_distributions(_errors(errors, NOISY, chosen), p_values[NOISY]),
-        )
-    for condition, file in ((CLEAN, "roughness_clean.png"), (NOISY, "roughness_noisy.png")):
-        rows = [r for r in table if r["condition"] == condition and r["model"] in _ROUGH]
-        if len(rows) > 1:
-            add(
-                file,
-                f"Error and roughness ({condition})",
-                "Down and left is better; a roughness of 1 is as smooth as the noise-free curve.",
-                curves.error_against_roughness(rows),
-            )
-    histories = {c.condition: r.facts["history"] for c, r in results.items() if c.model == CST_DEFAULT}
-    if histories:
-        add(
-            "learning_curves.png",
-            "CST during training",
-            "Validation loss in the model's units, at hidden real points of held-out training curves; the dot is the "
-            "moment whose weights are kept. Noise in the data is a floor that no model can pass.",
-            curves.learning_curves(histories),
-        )
-    return made
 
 
-def _present(fits: dict[tuple[str, str], np.ndarray], condition: str, names: list[str]) -> dict[str, np.ndarray]:
+def _noisy_figures(
+    task: SpiralTask, fits: Fits, errors: Errors, tests: list[dict[str, Any]]
+) -> Iterator[PlannedFigure]:
+    """The paper's Figures 8 and 10."""
+    chosen, several = _present(fits, NOISY, [CST_DEFAULT, "linear", "cubic", "GP"]), _typical(errors, CLEAN, 4)
+    if len(chosen) < 2:
+        return
+    yield PlannedFigure(
+        "figure8_noisy.png",
+        "Noisy spirals",
+        "Paper's Figure 8. Fits of points observed with noise N(0, 0.1), over the noise-free curve.",
+        partial(
+            curves.noisy_spirals,
+            task.fine,
+            _of({name: chosen[name] for name in list(chosen)[:3]}, several),
+            _observed(task, several),
+            task.clean_fine[several],
+        ),
+    )
+    yield PlannedFigure(
+        "figure10_noisy_errors.png",
+        "Errors on noisy spirals",
+        "Paper's Figure 10. Error of each test curve at its unseen points, against the file's values.",
+        partial(
+            curves.error_distributions,
+            _errors(errors, NOISY, chosen),
+            [test for test in tests if test["condition"] == NOISY],
+        ),
+    )
+
+
+def _present(fits: Fits, condition: str, names: list[str]) -> dict[str, np.ndarray]:
     return {name: fits[name, condition] for name in names if (name, condition) in fits}
 
 
 def _typical(errors: Errors, condition: str, count: int) -> list[int]:
-    """Test curves spread evenly over the ranks of CST's error (or of whatever row there is)."""
+    """Test curves spread evenly over the ranks of CST's error, or of the first row's if CST has none."""
     key = (CST_DEFAULT, condition) if (CST_DEFAULT, condition) in errors else next(iter(errors))
     order = np.argsort(errors[key])
     return [int(order[int((k + 0.5) / count * len(order))]) for k in range(count)]
@@ -159,7 +156,7 @@ def _observed(task: SpiralTask, which: Curves) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _test_points(task: SpiralTask, which: Curves) -> tuple[np.ndarray, np.ndarray]:
-    """Unseen points; every curve has equally many of them."""
+    """Unseen points; all curves have the same number of them."""
     index = np.nonzero(task.unseen)[1].reshape(len(task.unseen), -1)[which]
     return task.times[index], np.take_along_axis(task.values[which], index[..., None], -2)
 
