@@ -11,8 +11,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cstformer.data.layout import PatchLayout
     from cstformer.data.lazy import LazyFrames
-    from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, load_movie, samples_to_frames
+    from cstformer.data.movie_files import load_movie
+    from cstformer.data.patches import frame_queries, frames_to_samples, samples_to_frames
     from cstformer.data.samples import Samples
     from cstformer.errors import CSTError, CSTWarning
     from cstformer.models.cst import CST, AttentionMaps
@@ -26,11 +28,11 @@ _HOMES = {
     "CSTError": "errors",
     "CSTWarning": "errors",
     "Samples": "data.samples",
-    "PatchLayout": "data.patches",
+    "PatchLayout": "data.layout",
     "frames_to_samples": "data.patches",
     "samples_to_frames": "data.patches",
     "frame_queries": "data.patches",
-    "load_movie": "data.patches",
+    "load_movie": "data.movie_files",
     "LazyFrames": "data.lazy",
 }
 __all__ = [

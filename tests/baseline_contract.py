@@ -17,7 +17,8 @@ import pytest
 
 from cstformer.baselines import BASELINES
 from cstformer.baselines.sequences import SequenceBaseline
-from cstformer.data.patches import PatchLayout, frame_queries
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST

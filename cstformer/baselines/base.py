@@ -22,7 +22,7 @@ from torch import Generator, Tensor, nn
 
 from cstformer.data.batch import Batch, fingerprint, split_samples
 from cstformer.data.checks import check_queries, check_training, warn_outside
-from cstformer.data.patches import PatchLayout
+from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError, unknown

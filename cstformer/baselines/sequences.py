@@ -29,7 +29,7 @@ from torch import Generator, Tensor, nn
 from cstformer.baselines.base import NeuralBaseline
 from cstformer.baselines.interpolation import GaussianProcess
 from cstformer.data.batch import Batch, Context
-from cstformer.data.patches import PatchLayout
+from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import as_batches
 from cstformer.errors import CSTError

@@ -19,7 +19,7 @@ from torch import nn
 
 from cstformer.baselines import BASELINES, Baseline
 from cstformer.baselines.base import NeuralBaseline
-from cstformer.data.patches import PatchLayout
+from cstformer.data.layout import PatchLayout
 from cstformer.models.cst import CST
 from cstformer.network.transformer import parameter_count
 

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Describe a file."""
-    from cstformer.data.patches import is_movie
+    from cstformer.data.movie_files import is_movie
     from cstformer.data.samples import Samples
     from cstformer.datasets.navier_stokes_reader import Solutions, is_navier_stokes
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 def _describe_movie(path: str) -> str:
     import numpy as np
 
-    from cstformer.data.patches import load_movie
+    from cstformer.data.movie_files import load_movie
 
     movie, times = load_movie(path)
     clock = "no times" if times is None else f"times {times[0]:g} to {times[-1]:g}"

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _training_samples(args: argparse.Namespace) -> Samples | LazyFrames:
-    from cstformer.data.patches import is_movie
+    from cstformer.data.movie_files import is_movie
     from cstformer.data.samples import Samples
 
     if args.patch is not None or is_movie(args.train):
@@ -118,7 +118,8 @@ def _training_samples(args: argparse.Namespace) -> Samples | LazyFrames:
 
 def _movie_samples(args: argparse.Namespace) -> Samples | LazyFrames:
     from cstformer.data.lazy import lazy_movie
-    from cstformer.data.patches import frames_to_samples, load_movie
+    from cstformer.data.movie_files import load_movie
+    from cstformer.data.patches import frames_to_samples
 
     height, width = whole_numbers(args.patch or "8,8", "--patch", 2, "rows and columns of a patch")
     for option, number in (("--window", args.window), ("--stride", args.stride)):

@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and write the answers to a file."""
-    from cstformer.data.patches import is_movie
+    from cstformer.data.movie_files import is_movie
     from cstformer.models.cst import CST
     from cstformer.taylor.derivatives import check_multi_index
 
@@ -73,7 +73,7 @@ def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...])
     """Write frames (m, H, W[, C]) and their times; return the shape (m, H, W, C)."""
     import numpy as np
 
-    from cstformer.data.patches import load_movie
+    from cstformer.data.movie_files import load_movie
     from cstformer.models.answers import predict_movie
     from cstformer.system.atomic import atomic_path
 
@@ -113,8 +113,8 @@ def read_times(text: str) -> np.ndarray:
     """Read times (m,) from ``0,0.5,1``, or from a file with times or coordinates."""
     import numpy as np
 
-    from cstformer.data.sample_files import TIME_NAMES, read_table
-    from cstformer.data.samples import as_floats
+    from cstformer.data.arrays import as_floats
+    from cstformer.data.tables import TIME_NAMES, read_table
     from cstformer.system.files import read_npz
 
     path = Path(text)

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from cstformer.data.patches import PatchLayout
-from cstformer.data.samples import as_floats
+from cstformer.data.arrays import as_floats
+from cstformer.data.layout import PatchLayout
 from cstformer.errors import CSTError
 
 Ask = Callable[[np.ndarray], np.ndarray]

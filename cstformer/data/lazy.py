@@ -1,7 +1,7 @@
-"""Recordings larger than memory: windows of frames that are read from Zarr when a training step asks for them.
+"""Movies larger than memory: windows of frames that are read from Zarr when a training step asks for them.
 
-Frames are read in blocks of neighbouring windows, a few of which stay in memory. An epoch takes the blocks in random
-order, some at a time, and shuffles the windows of those: every window comes once, and a block is read about once.
+Frames are read in blocks of neighbouring windows, and a few blocks stay in memory. An epoch takes a few random blocks
+at a time and shuffles their windows: every window comes once, and a block is read about once.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, window_starts
+from cstformer.data.grids import axis_numbers
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, window_starts
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.system.files import readable
+from cstformer.system.zarr_files import open_zarr, open_zarr_dataset
 
-LAZY_FROM = 2**28  # bytes of a Zarr movie from which `cst fit` reads it lazily
-BLOCK_BYTES = 2**25  # of the frames that are read together, unless a chunk of the file has more
+LAZY_FROM = 2**28  # bytes; `cst fit` reads larger Zarr movies lazily
+BLOCK_BYTES = 2**25  # size of a block of frames, unless one chunk of the file is larger
 POOL = 4  # blocks whose windows are shuffled together
-SUBSET_VALUES = 2**23  # numbers in the random windows from which scaling, noise and kernel are estimated
+SUBSET_VALUES = 2**23  # values in the random windows that scaling, noise and prior are estimated from
 
 
 class LazyFrames:
-    """Windows of a movie in a Zarr file, as `frames_to_samples` would make them; only those asked for are read.
+    """Windows of a movie in a Zarr file, as `frames_to_samples` would make them, read when they are indexed.
 
     Parameters
     ----------
-    path : Zarr array (T, H, W[, C]), or group with one such array and perhaps its times, as `load_movie` takes
+    path : Zarr array (T, H, W[, C]), or group with one such array and perhaps its times, as in `load_movie`
     patch, window, stride : as in `frames_to_samples`
 
     Examples
@@ -56,7 +59,7 @@ class LazyFrames:
         channels = shape[3] if len(shape) == 4 else 1
         self.layout = PatchLayout((shape[1], shape[2]), patch, channels)
         self.starts = window_starts(shape[0], window, stride)
-        # A block is made of the windows that begin in a run of whole chunks of the file.
+        # A block is made of the windows that start in a run of whole chunks of the file.
         most, chunk = max(window, BLOCK_BYTES // (4 * shape[1] * shape[2] * channels)), self._frames.chunks[0]
         length = max(1, most // chunk) * chunk if chunk <= 4 * most else most
         self.block = self.starts // length
@@ -75,9 +78,9 @@ class LazyFrames:
         return f"LazyFrames({len(self)} windows of {self.window} frames of {height} × {width} pixels)"
 
     def __getitem__(self, index: Any) -> Samples:
-        """Read windows; one without any observed pixel is replaced by the next that has one."""
+        """Read windows; a window without an observed pixel is replaced by the next one that has some."""
         chosen = np.arange(len(self))[np.asarray(index)].reshape(-1)
-        scattered = len(np.unique(self.block[chosen])) > 2 * POOL  # more blocks than there is room for
+        scattered = len(np.unique(self.block[chosen])) > 2 * POOL  # more blocks than are kept: read single windows
         frames = []
         for k, i in enumerate(chosen):
             after = ((i + s) % len(self) for s in range(len(self)))
@@ -94,10 +97,10 @@ class LazyFrames:
         origin = np.zeros((len(chosen), 3))
         origin[:, 0] = self.clock[first]
         ids = [f"0@{t:.12g}" for t in self.clock[first]] if len(set(chosen)) == len(chosen) else None
-        return samples._with(coords=coords, origin=origin, sample_ids=ids, units=self.units)
+        return samples.replace(coords=coords, origin=origin, sample_ids=ids, units=self.units)
 
     def subset(self, seed: int) -> np.ndarray:
-        """Random windows, in order, whose numbers fit in memory; all of them, if they do."""
+        """Indices of random windows that fit in memory together, in order; of all windows, if they do."""
         return np.sort(np.random.default_rng(seed).permutation(len(self))[: self.few])
 
     @property
@@ -106,14 +109,14 @@ class LazyFrames:
         return max(8, SUBSET_VALUES // (self.n * self.c))
 
     def epoch(self, windows: Tensor, generator: torch.Generator) -> Tensor:
-        """A random order of these windows, a few blocks after the other: positions in ``windows``."""
+        """Random order of ``windows``, a few blocks at a time, as positions in ``windows``."""
         shuffled = torch.randperm(len(windows), generator=generator)
         numbers, block = torch.as_tensor(self.block)[windows].unique(return_inverse=True)
         pool = torch.randperm(len(numbers), generator=generator)[block] // POOL
         return shuffled[pool[shuffled].argsort(stable=True)]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the arguments that open it again."""
+        """Arguments that open it again, for JSON."""
         return {
             "path": str(self.path),
             "patch": list(self.layout.patch),
@@ -122,7 +125,7 @@ class LazyFrames:
         }
 
     def fingerprint(self, seed: int) -> str:
-        """Hash of the shape, the windows, the times and the numbers of a few windows."""
+        """Hash of the shape, the layout, the times and the values of a few windows."""
         digest = hashlib.sha256(json.dumps([list(self._frames.shape), self.layout.to_dict()]).encode())
         digest.update(np.ascontiguousarray(self.starts).tobytes() + np.ascontiguousarray(self.clock).tobytes())
         for i in self.subset(seed)[:8]:
@@ -141,18 +144,18 @@ class LazyFrames:
         return self._blocks[first][begin : begin + self.window]
 
     def _read(self, i: int, count: int) -> np.ndarray:
-        """Frames of ``count`` windows from window i on, from disk."""
+        """Frames of ``count`` windows, starting with window i, from disk."""
         first, last = int(self.starts[i]), int(self.starts[i + count - 1]) + self.window
         with readable(self.path, "a .zarr movie"):
             frames = np.asarray(self._frames[first:last])
-        # Small integers need no more than single precision, other numbers keep their digits.
+        # Integers of up to 16 bits fit into float32 exactly; other numbers keep their digits.
         small = frames.dtype.kind != "f" and frames.dtype.itemsize <= 2
         frames = frames.astype(np.float32 if small or frames.dtype == np.float32 else np.float64, copy=False)
         return frames if frames.ndim == 4 else frames[..., None]
 
 
 def lazy_movie(path: str | os.PathLike[str], patch: tuple[int, int], window: int, stride: int) -> LazyFrames | None:
-    """The movie as `LazyFrames`, if it is in a Zarr file and too large to be read at once."""
+    """The movie as `LazyFrames`, if it is a Zarr file of at least `LAZY_FROM` bytes; else None."""
     if Path(path).suffix != ".zarr":
         return None
     with readable(path, "a .zarr movie"):
@@ -166,7 +169,7 @@ def _open(path: Path) -> tuple[Any, np.ndarray | None]:
 
     if path.suffix != ".zarr":
         raise CSTError("only .zarr is read lazily; convert the movie, or load it by load_movie")
-    node = zarr.open(path, mode="r")
+    node = open_zarr(path)
     if isinstance(node, zarr.Array):
         movie, times = node, None
     else:
@@ -180,18 +183,15 @@ def _open(path: Path) -> tuple[Any, np.ndarray | None]:
     if movie.ndim not in (3, 4) or 0 in movie.shape:
         raise CSTError(f"has shape {movie.shape}; a movie is (T, H, W[, C])")
     if times is not None and (not np.isfinite(times).all() or (np.diff(times) <= 0).any()):
-        raise CSTError("its times must be finite and increase")
+        raise CSTError("its times must be finite and increasing")
     return movie, times
 
 
 def _times(path: Path, arrays: dict[str, Any], movie: str) -> np.ndarray | None:
+    """Times of the frames, found as `load_movie` finds them."""
     length, dims = arrays[movie].shape[0], getattr(arrays[movie].metadata, "dimension_names", None) or ()
     if dims and dims[0] in arrays:  # written by xarray: dates become hours
-        import xarray as xr
-
-        from cstformer.data.sample_files import axis_numbers
-
-        with xr.open_zarr(path, consolidated=False, chunks=None, decode_timedelta=False) as data:
+        with open_zarr_dataset(path, decode_timedelta=False) as data:
             return axis_numbers(data, str(dims[0]))[0]
     name = next((k for k in ("times", "time", "t") if k in arrays and arrays[k].shape == (length,)), None)
     return None if name is None else np.asarray(arrays[name][...], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Query files and movies: where `cst predict` is asked to answer, and answers in the user's shape."""
+"""Query files: the coordinates at which `cst predict` answers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from cstformer.data.sample_files import from_frame, read_table
-from cstformer.data.samples import Samples, as_floats
+from cstformer.data.arrays import as_floats
+from cstformer.data.samples import Samples
+from cstformer.data.tables import read_table
 from cstformer.errors import CSTError
 from cstformer.system.files import read_npz, readable
 
 
 def load_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates (N, m, d) to ask for in each context sample, and which of them are real (N, m).
+    """Read queries (N, m, d), the coordinates to ask for in each context sample, and a mask (N, m) without padding.
 
-    An npz has ``coords`` (N, m, d), (m, d) or, for one axis, (m,). A table has the coordinate columns and may
-    have ``sample``, by which it joins the context; without it every sample is asked alike. A NetCDF or Zarr
-    file gives its points. Queries of samples that the context does not have are refused.
+    An npz has ``coords`` (N, m, d), (m, d) or, for one axis, (m,). A table has the coordinate columns and perhaps a
+    column ``sample``, which joins its rows to the samples of the context; without it, all samples get the same
+    queries. A NetCDF or Zarr file gives the points of its samples. Queries for samples that the context does not have
+    are refused.
     """
     with readable(path, "queries"):
         return _read_queries(path, context)
@@ -32,7 +34,7 @@ def _read_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.nd
         frame = read_table(path).copy()
         with_ids = any(str(c).casefold() == "sample" for c in frame.columns)
         frame["__query__"] = 0.0
-        asked = from_frame(frame, coords=list(context.coord_names), values=["__query__"])
+        asked = Samples.from_frame(frame, coords=list(context.coord_names), values=["__query__"])
     else:
         asked = Samples.load(path)
         with_ids = len(asked) > 1
@@ -46,11 +48,11 @@ def _read_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.nd
     if strangers:
         raise CSTError(f"{path} asks for sample {strangers[0]!r}, which the context does not have")
     coords = np.zeros((len(context), asked.n, context.d))
-    real = np.zeros((len(context), asked.n), dtype=bool)
+    exists = np.zeros((len(context), asked.n), dtype=bool)
     for k, name in enumerate(context.sample_ids):
         if str(name) in rows:
-            coords[k], real[k] = asked.coords[rows[str(name)]], asked.point_observed[rows[str(name)]]
-    return coords, real
+            coords[k], exists[k] = asked.coords[rows[str(name)]], asked.point_observed[rows[str(name)]]
+    return coords, exists
 
 
 def _npz_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
@@ -66,13 +68,14 @@ def _npz_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.nda
         raise CSTError(
             f"{path}: coords has shape {coords.shape}; give (m, {context.d}) or ({len(context)}, m, {context.d})"
         )
-    if "observed" in arrays:  # the queries are samples themselves: what they pad is not asked
-        real = np.asarray(arrays["observed"]).astype(bool)
-        if real.shape[:2] != coords.shape[:2]:
-            raise CSTError(f"{path}: observed has shape {real.shape}, coords {coords.shape}; make them agree")
-        return coords, np.asarray(real.reshape(*coords.shape[:2], -1).any(-1))
+    if "observed" in arrays:  # the queries are samples themselves: skip their padding
+        exists = np.asarray(arrays["observed"]).astype(bool)
+        if exists.shape[:2] != coords.shape[:2]:
+            raise CSTError(f"{path}: observed has shape {exists.shape}, coords {coords.shape}; make them agree")
+        return coords, np.asarray(exists.reshape(*coords.shape[:2], -1).any(-1))
     return coords, np.ones(coords.shape[:2], dtype=bool)
 
 
 def _everywhere(coords: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same queries (m, d) for `count` samples."""
     return np.broadcast_to(coords, (count, *coords.shape)), np.ones((count, len(coords)), dtype=bool)

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from cstformer.data.samples import as_floats
+from cstformer.data.arrays import as_floats
 from cstformer.datasets.video import SIZE, Recording
 from cstformer.errors import CSTError
 

@@ -32,6 +32,9 @@ from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path
 from cstformer.system.cluster import dask_cluster
 from cstformer.system.files import readable
+from cstformer.system.memory import keep_freed_memory
+from cstformer.system.workers import begin_worker
+from cstformer.system.zarr_files import open_zarr
 
 VISCOSITY = 1e-3
 AMPLITUDES = {"2021": 1.0, "current": math.sqrt(0.5)}
@@ -182,7 +185,7 @@ def _claim(path: Path, law: Law) -> Any:
             raise CSTError(f"{path} holds another set ({theirs}); choose another name or remove it")
         for stray in path.rglob("*.partial"):  # what a killed writer left
             stray.unlink()
-        return zarr.open_group(path, mode="r+")
+        return open_zarr(path, writable=True)
     axis, block = np.arange(law.size) / law.size, min(BLOCK, law.samples)
     frame = (law.size, law.size)
     with atomic_path(path) as temporary:
@@ -200,7 +203,7 @@ def _claim(path: Path, law: Law) -> Any:
         ):
             array(name, dims, (law.samples, *rest), "float32", chunks=(block, *rest), fill_value=math.nan)
         array("finished", ("block",), (law.blocks,), "int8", chunks=(1,))
-    return zarr.open_group(path, mode="r+")
+    return open_zarr(path, writable=True)
 
 
 def law_of(path: Path) -> dict[str, Any] | None:
@@ -219,12 +222,8 @@ def members_of(block: int, law: Law) -> range:
 
 def _make_block(path: str, block: int) -> int:
     """Compute and write one block; the mark that it is finished comes last."""
-    import zarr
-
-    from cstformer.system.memory import keep_freed_memory
-
     keep_freed_memory()
-    group: Any = zarr.open_group(path, mode="r+")
+    group = open_zarr(path, writable=True)
     law = Law(**group.attrs[_ATTRIBUTE])
     members = members_of(block, law)
     rows = slice(members.start, members.stop)
@@ -239,8 +238,6 @@ def _computed(path: str, blocks: list[int], jobs: int, scheduler: str | None) ->
         with dask_cluster(scheduler) as client:
             yield from _drained(client.get_executor(pure=False), path, blocks)
     elif jobs > 1:
-        from cstformer.system.workers import begin_worker
-
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, spawn, begin_worker, (os.getpid(),)) as pool:
             yield from _drained(pool, path, blocks)

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from cstformer.data.arrays import as_floats
 from cstformer.data.patches import frames_to_samples
-from cstformer.data.samples import Samples, as_floats
+from cstformer.data.samples import Samples
 from cstformer.datasets.matlab5 import is_matlab5, read_matlab5
 from cstformer.datasets.navier_stokes import MOST_SOLUTIONS, MOST_TIMES, VISCOSITY, Law, law_of, members_of
 from cstformer.errors import CSTError, unknown
@@ -141,7 +142,7 @@ class Solutions:
         tokens = Samples.concatenate(
             [frames_to_samples(movie, patch, times=t, time_unit="1", periodic=True) for movie, t in groups]
         )
-        return tokens._with(sample_ids=[int(row) for row in rows])
+        return tokens.replace(sample_ids=[int(row) for row in rows])
 
     def _chosen(self, rows: np.ndarray, at: np.ndarray) -> np.ndarray:
         with readable(self.path, "Navier–Stokes solutions"):

@@ -14,18 +14,15 @@ solver, which took its integrals from 10 000 random samples and kept its iterate
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy.interpolate import CubicSpline
 
+from cstformer.data.samples import Samples
 from cstformer.datasets.integral_equations import Volterra, evaluate, solve
 from cstformer.errors import CSTError
-
-if TYPE_CHECKING:
-    from cstformer.data.samples import Samples
 
 UPDATES = 5  # damped updates behind the published file, before the last evaluation
 DAMPING = 0.5
@@ -47,8 +44,6 @@ class Spirals:
 
     def samples(self) -> Samples:
         """Give the observed values at all points as `Samples` with coordinate t and values x, y."""
-        from cstformer.data.samples import Samples
-
         coords = np.broadcast_to(self.times[None, :, None], (*self.values.shape[:2], 1)).copy()
         return Samples(coords, self.values, coord_names=("t",), value_names=("x", "y"))
 

@@ -23,7 +23,7 @@ from jaxtyping import Complex, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cstformer.data.samples import as_floats
+from cstformer.data.arrays import as_floats
 from cstformer.errors import CSTError
 
 CHECK_EVERY = 10  # steps between two looks at the speed of the flow

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from cstformer.baselines.sizes import SIZES, Size
-from cstformer.data.patches import PatchLayout
+from cstformer.data.layout import PatchLayout
 from cstformer.errors import CSTError, unknown
 from cstformer.models.cst import CST
 from cstformer.network.transformer import ContinuousTransformer

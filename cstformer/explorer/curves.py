@@ -42,7 +42,7 @@ def disturbed(sample: Samples, how: Disturbance, sd: Float[np.ndarray, " c"]) ->
     keep = kept(sample, how)
     draw = np.random.default_rng([how.seed, 1]).standard_normal(sample.values.shape)
     values = np.where(sample.observed, sample.values + how.noise * sd * draw, np.nan)
-    return sample._with(values=values).subset_points(keep[None])
+    return sample.replace(values=values).subset_points(keep[None])
 
 
 def kept(sample: Samples, how: Disturbance) -> np.ndarray:

@@ -15,6 +15,7 @@ from cstformer.errors import CSTError
 from cstformer.explorer.files import read_samples
 from cstformer.models.cst import CST
 from cstformer.system.files import readable
+from cstformer.system.zarr_files import open_zarr
 
 Stimulus = tuple[np.ndarray, np.ndarray]
 """Times (T,) of a recording's clock, and what was shown then, e.g. the contrast in per cent."""
@@ -69,7 +70,7 @@ def read_stimulus(path: Path) -> Stimulus | None:
     import zarr
 
     with readable(path, "a recording"):
-        group: Any = zarr.open(path, mode="r")
+        group = open_zarr(path)
         if not isinstance(group, zarr.Group) or not {"time", "contrast"} <= set(group.array_keys()):
             return None
         arrays: dict[str, Any] = dict(group.arrays())

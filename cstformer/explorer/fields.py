@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from cstformer.data.fine_frames import fine_frames
-from cstformer.data.patches import PatchLayout, samples_to_frames
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import samples_to_frames
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.explorer.reader import Reader

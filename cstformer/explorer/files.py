@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cstformer.data.patches import frames_to_samples, is_movie, load_movie
+from cstformer.data.movie_files import is_movie, load_movie
+from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST, MAX_TOKENS
@@ -52,7 +53,7 @@ def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
         )
     if samples.n > MAX_TOKENS:
         raise CSTError(f"{path} has samples of {samples.n:,} points, more than the {MAX_TOKENS:,} a model can read")
-    return samples if samples.layout == model.layout_ else samples._with(layout=model.layout_)
+    return samples if samples.layout == model.layout_ else samples.replace(layout=model.layout_)
 
 
 def movie_samples(movie: np.ndarray, times: np.ndarray | None, model: CST) -> Samples:
@@ -75,7 +76,7 @@ def movie_samples(movie: np.ndarray, times: np.ndarray | None, model: CST) -> Sa
     )
     coords = cut.coords + np.where(cut.point_observed[..., None], [model.scaling_.low[0], 0, 0], 0.0)
     origin = cut.origin - [model.scaling_.low[0], 0, 0]
-    return cut._with(coords=coords, origin=origin)
+    return cut.replace(coords=coords, origin=origin)
 
 
 def as_csv(samples: Samples) -> bytes:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
-from cstformer.data.samples import Samples, as_floats
+from cstformer.data.arrays import as_floats
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST
 

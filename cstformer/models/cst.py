@@ -23,12 +23,13 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from cstformer.data.arrays import as_floats
 from cstformer.data.batch import Batch, Context, fingerprint, split_samples
 from cstformer.data.checks import check_queries, check_training, warn_outside
+from cstformer.data.layout import PatchLayout
 from cstformer.data.lazy import LazyFrames
 from cstformer.data.lazy_batch import LazyBatch, as_data, in_memory, most
-from cstformer.data.patches import PatchLayout
-from cstformer.data.samples import Samples, as_floats
+from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling, as_batches
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.models.model_files import load_model, save_model

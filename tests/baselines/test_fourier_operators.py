@@ -12,7 +12,8 @@ from torch import nn
 from cstformer.baselines import FNO2D, FNO3D
 from cstformer.baselines.fourier_operators import ComplexWeight, FourierOperator, FrameForecaster, MovieOperator
 from cstformer.baselines.sequences import Frames
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.errors import CSTError
 from cstformer.network.transformer import parameter_count
 

@@ -10,7 +10,8 @@ from torch import nn
 from cstformer.baselines import ConvGRU, ConvLSTM
 from cstformer.baselines.recurrent import LSTM, ConvGRUCell, ConvLSTMCell
 from cstformer.baselines.sequences import Frames
-from cstformer.data.patches import PatchLayout, frames_to_samples
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 

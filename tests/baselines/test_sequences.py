@@ -19,7 +19,8 @@ from cstformer.baselines.sequences import (
     to_frames,
     windows,
 )
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError

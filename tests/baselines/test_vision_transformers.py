@@ -17,7 +17,8 @@ from cstformer.baselines.vision_transformers import (
     tubelets,
     untubelets,
 )
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.network.transformer import parameter_count

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from cstformer.data.fine_frames import fine_frames
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.datasets.vorticity import solve, velocity
 from cstformer.errors import CSTError
 from cstformer.experiments.navier_stokes.errors import seams

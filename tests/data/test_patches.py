@@ -1,54 +1,16 @@
-import json
+"""Frames to tokens and back."""
 
 import numpy as np
 import pytest
-import tifffile
-import xarray as xr
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cstformer.data.patches import (
-    PatchLayout,
-    frame_queries,
-    frames_to_samples,
-    is_movie,
-    join_windows,
-    load_movie,
-    samples_to_frames,
-    stitch,
-    window_starts,
-)
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, samples_to_frames, stitch, window_starts
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 
 NAN = np.nan
-
-
-def test_layout_numbers():
-    layout = PatchLayout((10, 16), (8, 8), 2)
-    assert layout.padded == (16, 16) and layout.grid == (2, 2) and layout.c == 128
-    assert layout.centres.tolist() == [[3.5, 3.5], [3.5, 11.5], [11.5, 3.5], [11.5, 11.5]]
-    for each in (layout, PatchLayout((16, 8), (8, 4), periodic=True)):
-        assert PatchLayout.from_dict(json.loads(json.dumps(each.to_dict()))) == each
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (((10,), (8, 8)), "frame must be two positive integers"),
-        (((10, 10), (8, 0)), "patch must be two positive integers"),
-        (((10, 10), 8), "patch must be two positive integers .* got 8"),
-        (((10, 10), (8, 8), 0), "channels must be a positive integer, got 0"),
-        (((10, 10), (5, 5), 1, 1), "periodic must be True or False, got 1"),
-        (((10, 16), (8, 8), 1, True), "must be whole patches; choose a patch that divides them"),
-    ],
-)
-def test_layout_refuses(arguments, message):
-    with pytest.raises(CSTError, match=message):
-        PatchLayout(*arguments)
-    with pytest.raises(CSTError, match="a patch layout has"):
-        PatchLayout.from_dict({"frame": [1, 1]})
 
 
 def test_tokens_by_hand():
@@ -81,7 +43,6 @@ def test_windows_keep_their_origin():
     assert s.sample_ids == ("0@0", "0@2", "0@8") and s.origin[:, 0].tolist() == [0, 2, 8]
     assert s.coords[..., 0].tolist() == [[0, 1, 2], [0, 2, 6], [0, 8, 24]]
     assert s.values[..., 0].tolist() == [[0, 1, 2], [2, 3, 4], [4, 5, 6]]
-    assert np.array_equal(join_windows(samples_to_frames(s), [0, 2, 4], 7)[..., 0], movie)
     assert frames_to_samples(movie, (2, 2), window=3).origin[:, 0].tolist() == [0, 3]
     assert frames_to_samples(movie, (2, 2), window=3, cover=True).origin[:, 0].tolist() == [0, 3, 4]
     two = frames_to_samples(np.stack([movie, movie + 7])[..., None], (2, 2), window=6)
@@ -132,17 +93,9 @@ def test_frame_queries_at_any_times():
     ]
 
 
-def test_join_windows_averages():
-    frames = np.array([[1.0, 2, 3], [5, NAN, 7]]).reshape(2, 3, 1, 1, 1)
-    joined = join_windows(frames, [0, 1], 5).ravel()
-    assert np.array_equal(joined, [1, 3.5, 3, 7, NAN], equal_nan=True)
-    with pytest.raises(CSTError, match="length=3 is too short"):
-        join_windows(frames, [0, 1], 3)
-    with pytest.raises(CSTError, match="starts must be 2 whole frame numbers"):
-        join_windows(frames, [0, 0.5], 5)
-
-
 movie = np.ones((3, 4, 4))
+
+
 BAD = {
     "rank": (dict(movie=np.ones((4, 4))), "movie must be"),
     "empty": (dict(movie=np.ones((0, 4, 4))), "movie must be"),
@@ -177,76 +130,6 @@ def test_refused_on_the_way_back():
     off = Samples([[[0.0, 0.7, 0.5]]], np.ones((1, 1, 4)), layout=layout)
     with pytest.raises(CSTError, match="off the patch grid"):
         samples_to_frames(off)
-    with pytest.raises(CSTError, match="layout has 4 values a token, but values have 1"):
+    with pytest.raises(CSTError, match="layout has 4 values per token, but values have 1"):
         Samples([0], [[1]], layout=layout)
     assert window_starts(3, 3, 1).tolist() == [0]
-
-
-def test_load_movie_from_every_kind(tmp_path):
-    movie = np.arange(3 * 5 * 6, dtype=np.float32).reshape(3, 5, 6)
-    times = np.array([0.0, 2.0, 5.0])
-    tifffile.imwrite(tmp_path / "a.tif", movie, photometric="minisblack")
-    np.save(tmp_path / "a.npy", movie)
-    np.savez(tmp_path / "a.npz", film=movie, times=times)
-    zarr.save_array(tmp_path / "array.zarr", movie)
-    group = zarr.open_group(tmp_path / "group.zarr", mode="w")
-    group.create_array("film", data=movie)
-    group.create_array("t", data=times)
-    data = xr.Dataset({"film": (("time", "y", "x"), movie)}, coords={"time": times})
-    data.to_netcdf(tmp_path / "a.nc")
-    data.to_zarr(tmp_path / "xarray.zarr", consolidated=False)
-    for name, clock in {
-        "a.tif": None,
-        "a.npy": None,
-        "a.npz": times,
-        "array.zarr": None,
-        "group.zarr": times,
-        "a.nc": times,
-        "xarray.zarr": times,
-    }.items():
-        loaded, found = load_movie(tmp_path / name)
-        assert np.array_equal(loaded, movie), name
-        assert (found is None) if clock is None else np.array_equal(found, clock), name
-        assert is_movie(tmp_path / name) == (name in ("a.tif", "a.npy", "a.npz", "array.zarr")), name
-        assert is_movie(tmp_path / name, gridded=True)
-    assert np.array_equal(load_movie(tmp_path / "a.nc", key="film")[1], times)
-
-
-def test_load_movie_dates_and_colours(tmp_path):
-    dates = np.array(["2020-01-01T00", "2020-01-01T06"], dtype="datetime64[ns]")
-    xr.Dataset({"f": (("time", "y", "x"), np.ones((2, 2, 2)))}, coords={"time": dates}).to_netcdf(tmp_path / "d.nc")
-    assert load_movie(tmp_path / "d.nc")[1].tolist() == [0, 6]
-    colour = np.arange(4 * 3 * 5 * 6, dtype=np.uint8).reshape(4, 3, 5, 6)
-    tifffile.imwrite(tmp_path / "c.tif", colour, imagej=True, metadata={"axes": "TCYX"})
-    assert np.array_equal(load_movie(tmp_path / "c.tif")[0], np.moveaxis(colour, 1, -1))
-    tifffile.imwrite(tmp_path / "rgb.tif", np.zeros((5, 6, 3), np.uint8), photometric="rgb")
-    with pytest.raises(CSTError, match="one picture with colours"):
-        load_movie(tmp_path / "rgb.tif")
-
-
-def test_load_movie_refuses(tmp_path):
-    np.savez(tmp_path / "two.npz", a=np.ones((2, 3, 4)), b=np.ones((2, 3, 4)), flat=np.ones(2))
-    with pytest.raises(CSTError, match=r"found 2 in: a \(2, 3, 4\).* choose one by key="):
-        load_movie(tmp_path / "two.npz")
-    assert load_movie(tmp_path / "two.npz", key="b")[0].shape == (2, 3, 4)
-    with pytest.raises(CSTError, match=r"unknown array in .*two.npz 'c'"):
-        load_movie(tmp_path / "two.npz", key="c")
-    with pytest.raises(CSTError, match="a movie is"):
-        load_movie(tmp_path / "two.npz", key="flat")
-    with pytest.raises(CSTError, match=r"unknown kind of movie file '.avi'"):
-        load_movie("film.avi")
-    with pytest.raises(CSTError, match="no such file"):
-        load_movie(tmp_path / "none.npz")
-    with pytest.raises(CSTError, match="more than max_bytes=10"):
-        load_movie(tmp_path / "two.npz", max_bytes=10)
-    np.save(tmp_path / "short.npy", np.ones((9, 9, 9)))
-    whole = (tmp_path / "short.npy").read_bytes()
-    (tmp_path / "short.npy").write_bytes(whole[:500])
-    for name in ("text.tif", "text.npy", "text.npz", "text.nc"):
-        (tmp_path / name).write_text("not a movie")
-    (tmp_path / "text.zarr").mkdir()
-    for name in ("short.npy", "text.tif", "text.npy", "text.npz", "text.nc", "text.zarr"):
-        with pytest.raises(CSTError, match=f"cannot read .*{name}"):
-            load_movie(tmp_path / name)
-    np.savez(tmp_path / "samples.npz", coords=np.ones(3), values=np.ones((2, 3, 1)))
-    assert not is_movie(tmp_path / "samples.npz") and not is_movie("table.csv")

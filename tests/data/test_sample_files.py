@@ -1,25 +1,22 @@
-import errno
+"""Samples in files of every kind."""
+
 import io
-import itertools
 import json
-import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
-import xarray as xr
 
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.system.atomic import atomic_path, scratch_folder
 from cstformer.system.files import read_npz
 
 NAN = np.nan
+
+
 SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".nc", ".zarr")
 
 
@@ -78,139 +75,10 @@ def test_in_memory_round_trips():
     assert len(table) == 5 and np.isnan(table["speed [m s-1]"][0])
 
 
-def test_text_keeps_every_digit(tmp_path):
-    values = np.random.default_rng(0).normal(size=(1, 2000)) * 10.0 ** np.arange(-100, 100, 0.1)
-    s = Samples(np.arange(2000), values)
-    s.save(tmp_path / "x.csv")
-    assert np.array_equal(Samples.load(tmp_path / "x.csv").values, s.values)
-
-
 def test_plain_npz(tmp_path):
     np.savez(tmp_path / "x.npz", coords=np.arange(3.0)[:, None], values=np.ones((2, 3, 1), dtype="f4"))
     s = Samples.load(tmp_path / "x.npz")
     assert s.coords[1, :, 0].tolist() == [0, 1, 2] and s.coord_names == ("t",)
-
-
-def write_csv(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "x.csv"
-    path.write_text(text)
-    return path
-
-
-def test_csv_by_hand(tmp_path):
-    path = write_csv(tmp_path, "Sample,Time [s],u,v [mV],\nb,0,1,\na,0,3,4,\nb,1.5,,6,\nb,2,,,\n")
-    s = Samples.load(path)
-    assert s.sample_ids == ("b", "a") and s.coord_names == ("Time",) and s.units == {"Time": "s", "v": "mV"}
-    assert s.coords[0, :2, 0].tolist() == [0, 1.5]
-    assert s.observed[0].tolist() == [[True, False], [False, True], [False, False]]
-    assert s.point_observed[1].tolist() == [True, False, False]
-
-
-def test_csv_choice_of_columns(tmp_path):
-    path = write_csv(tmp_path, "t,x [m],y,note\n0,1,2,hello\n1,3,4,\n")
-    s = Samples.load(path, coords=["t"], values=["x", "y"])
-    assert s.coord_names == ("t",) and s.value_names == ("x", "y") and len(s) == 1 and s.units == {"x": "m"}
-    assert Samples.load(path, coords=["x [m]", "t"], values="y").coords[0].tolist() == [[1, 0], [3, 1]]
-
-
-TABLES = {
-    "no coordinates": ("a,b\n1,2\n", {}, "no coordinate column among .*pass coords="),
-    "no values": ("lat,lon\n1,2\n", {}, "no value column among .*pass coords="),
-    "two times": ("t,hours,u\n1,2,3\n", {}, "could all be the time"),
-    "unknown column": ("t,u\n1,2\n", {"coords": ["time"]}, "unknown column in coords= 'time'"),
-    "unknown value": ("t,u\n1,2\n", {"values": ["w"]}, "unknown column in values= 'w'"),
-    "text": ("t,u\n1,2\n2,high\n", {}, "column 'u' has 'high' in row 2, which is no number"),
-    "text in coords": ("t,u\nnow,2\n", {}, "column 't' has 'now' in row 1"),
-    "index": (",t,u\n0,1,2\n", {}, "column without a name; write it with index=False"),
-    "no rows": ("t,u\n", {}, "no rows"),
-    "lost coordinate": ("t,u\n0,1\n,2\n", {}, "column 't' is empty in row 2"),
-    "lost sample": ("sample,t,u\n,0,1\n", {}, "column 'sample' is empty in row 1"),
-    "infinite": ("t,u\n0,inf\n", {}, "values are infinite"),
-    "nothing": ("", {}, "cannot read"),
-    "blind sample": ("sample,t,u\na,0,1\nb,0,\n", {}, "no value is observed in sample 1"),
-    "one name": ("t,u [m],u [s]\n0,1,2\n", {}, "value_names must differ"),
-}
-
-
-@pytest.mark.parametrize(("text", "options", "message"), TABLES.values(), ids=TABLES.keys())
-def test_tables_refused(tmp_path, text, options, message):
-    path = write_csv(tmp_path, text)
-    with pytest.raises(CSTError, match=message) as caught:
-        Samples.load(path, **options)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_frames_refused():
-    with pytest.raises(CSTError, match="two columns of one name"):
-        Samples.from_frame(pd.DataFrame([[1, 2, 3]], columns=["t", "u", "u"]))
-    dates = pd.DataFrame({"t": pd.to_datetime(["2020-01-01"]), "u": [1.0]})
-    with pytest.raises(CSTError, match="column 't' has Timestamp"):
-        Samples.from_frame(dates)
-
-
-def test_gridded_dataset(tmp_path):
-    values = np.arange(2 * 2 * 3, dtype=float).reshape(2, 2, 3)
-    values[1, 0, 2] = NAN
-    dates = np.array(["2020-01-01T00:00", "2020-01-01T06:00"], dtype="datetime64[ns]")
-    data = xr.Dataset(
-        {
-            "temp": (("sample", "time", "lat"), values, {"units": "K"}),
-            "wind": (("time", "lat", "sample"), 100 + values.transpose(1, 2, 0)),
-        },
-        coords={
-            "sample": ["run a", "run b"],
-            "time": dates,
-            "lat": ("lat", [10.0, 20, 30], {"units": "degrees"}),
-        },
-    )
-    path = tmp_path / "grid.nc"
-    data.to_netcdf(path)
-    for s in (Samples.from_xarray(data), Samples.load(path)):
-        assert s.coord_names == ("time", "lat") and s.value_names == ("temp", "wind")
-        assert s.sample_ids == ("run a", "run b")
-        assert s.units == {"time": "hours since 2020-01-01T00:00:00", "lat": "degrees", "temp": "K"}
-        assert s.coords[0].tolist() == [[0, 10], [0, 20], [0, 30], [6, 10], [6, 20], [6, 30]]
-        assert s.values[0, :, 1].tolist() == [100, 101, 102, 103, 104, 105]
-        assert s.point_observed[1].tolist() == [True, True, False, True, True, True]
-    turned = Samples.load(path, coords=["lat", "time"], values=["temp"])
-    assert turned.coords[0, 1].tolist() == [10, 6] and turned.values[0, :, 0].tolist() == [0, 3, 1, 4, 2, 5]
-
-
-def test_gridded_array_without_sample_or_coordinates():
-    s = Samples.from_xarray(xr.DataArray([[1.0, 2.0], [3.0, 4.0]], dims=("row", "col")))
-    assert len(s) == 1 and s.coords[0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]] and s.value_names == ("value",)
-    lags = np.array([0, 90], dtype="timedelta64[m]").astype("timedelta64[ns]")
-    s = Samples.from_xarray(xr.DataArray([1.0, 2.0], dims="lag", coords={"lag": lags}, name="u"))
-    assert s.coords[0, :, 0].tolist() == [0, 1.5] and s.units == {"lag": "hours"}
-
-
-def test_durations_in_files_stay_numbers(tmp_path):
-    data = xr.Dataset({"u": (("time",), [1.0, 2.0], {"units": "seconds"})}, coords={"time": [0.0, 3.0]})
-    data["time"].attrs["units"] = "hours"
-    data.to_netcdf(tmp_path / "x.nc")
-    s = Samples.load(tmp_path / "x.nc")
-    assert s.units == {"time": "hours", "u": "seconds"} and s.values[0, :, 0].tolist() == [1, 2]
-
-
-def test_gridded_refused():
-    flat = xr.Dataset({"u": ("time", [1.0, 2.0]), "crs": ((), 3)})
-    with pytest.warns(CSTWarning, match=r"left out \['crs'\]"):
-        assert Samples.from_xarray(flat).value_names == ("u",)
-    cases = [
-        (flat, {"values": ["u", "crs"]}, "do not have all the dims"),
-        (flat, {"values": ["w"]}, "unknown variable in values= 'w'"),
-        (flat[["u"]], {"coords": ["lat"]}, "coords must name the dims"),
-        (xr.Dataset(), {}, "no variables"),
-        (xr.Dataset({"u": ("sample", [1.0])}), {}, "no coordinate dim"),
-        (xr.Dataset({"u": ("time", ["a"])}), {}, "are not numbers"),
-        (xr.Dataset({"u": ("time", [1.0])}, coords={"time": ["a"]}), {}, "not numbers or dates"),
-        (xr.Dataset(attrs={"cstformer": "{}"}), {}, "incomplete"),
-    ]
-    for data, options, message in cases:
-        with pytest.raises(CSTError, match=message):
-            Samples.from_xarray(data, **options)
-    with pytest.raises(CSTError, match="may not use 'origin_t'"):
-        Samples([0], [[1]], value_names=["origin_t"]).to_xarray()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -316,63 +184,6 @@ def test_missing_library(tmp_path, module, suffix):
     assert done.stdout.count("pip install cstformer[files]") == 2, done.stdout
 
 
-def test_atomic_path_keeps_the_old_file(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text("old")
-    with (
-        pytest.raises(CSTError, match=r"cannot write .*x.txt: No space left on device"),
-        atomic_path(path) as tmp,
-    ):
-        tmp.write_text("half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(KeyboardInterrupt), atomic_path(path) as tmp:
-        tmp.write_text("half")
-        raise KeyboardInterrupt
-    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
-    with atomic_path(path) as tmp:
-        assert tmp.suffix == ".txt"
-        tmp.write_text("new")
-    assert path.read_text() == "new"
-    with (
-        pytest.raises(CSTError, match=r"folder .* does not exist; make it first"),
-        atomic_path(tmp_path / "no" / "x"),
-    ):
-        pass
-    with pytest.raises(CSTError, match="cannot write"), atomic_path(path):
-        pass  # nothing was written
-
-
-def test_atomic_path_replaces_directories(tmp_path):
-    path = tmp_path / "model"
-    for text in ("old", "new"):
-        with atomic_path(path) as tmp:
-            tmp.mkdir()
-            (tmp / text).write_text(text)
-    assert [f.name for f in path.iterdir()] == ["new"] and len(list(tmp_path.iterdir())) == 1
-    with pytest.raises(CSTError, match="it is a folder, not a file"), atomic_path(path) as tmp:
-        tmp.write_text("file")
-    assert (path / "new").exists()
-
-
-@pytest.mark.parametrize("guard", [scratch_folder, atomic_path])
-def test_a_failure_is_told_and_cleared_while_threads_still_write(tmp_path, guard, monkeypatch):
-    """A thread of a Zarr store makes its folder again when it is gone; here three times."""
-    late, remove = iter(range(3)), shutil.rmtree
-
-    def remove_and_lose(path, **options):
-        remove(path, **options)
-        for number in itertools.islice(late, 1):
-            path.mkdir()
-            (path / f"{number}").write_bytes(b"chunk")
-
-    monkeypatch.setattr(shutil, "rmtree", remove_and_lose)
-    with pytest.raises((CSTError, OSError), match="No space left on device"), guard(tmp_path / "a.zarr") as folder:
-        folder.mkdir(exist_ok=True)
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert next(late, None) is None
-    assert not list(tmp_path.iterdir())
-
-
 def test_save_reports_what_the_library_refuses(tmp_path):
     with pytest.raises(CSTError, match=r"cannot write .*x.nc"):
         Samples([0], [[1]], value_names=["a/b"]).save(tmp_path / "x.nc")
@@ -383,20 +194,3 @@ def test_meta_is_plain_json(tmp_path):
     ragged().save(tmp_path / "x.npz")
     meta = json.loads(str(read_npz(tmp_path / "x.npz")["meta"]))
     assert meta["coord_names"] == ["t", "x"] and meta["origin"] == [[0, 0], [0, 0]] and meta["layout"] is None
-
-
-def test_a_table_of_t_x_y_is_a_curve_in_time(tmp_path):
-    path = tmp_path / "curve.csv"
-    path.write_text("sample,t,x,y\n0,0.0,1,2\n0,1.0,3,4\n")
-    curve = Samples.load(path)
-    assert (curve.coord_names, curve.value_names) == (("t",), ("x", "y"))
-    assert curve.values[0].tolist() == [[1, 2], [3, 4]]
-
-
-def test_values_that_are_named_are_no_coordinates(tmp_path):
-    path = tmp_path / "track.csv"
-    path.write_text("t,x,y,speed\n0,1,2,5\n1,3,4,6\n")
-    track = Samples.load(path, values=["x", "y"])
-    assert (track.coord_names, track.value_names) == (("t",), ("x", "y"))
-    field = Samples.load(path)
-    assert (field.coord_names, field.value_names) == (("t", "x", "y"), ("speed",))

@@ -2,8 +2,6 @@
 
 import itertools
 import struct
-import threading
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,46 +12,8 @@ from small_models import wave_model, waves
 from cstformer import CST, CSTError, Samples, load_movie
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.models.model_files import WEIGHTS
-from cstformer.system import atomic as atomic_module
 from cstformer.system import files as files_module
-from cstformer.system.atomic import atomic_path
 from cstformer.system.files import check_hdf5, check_tiff
-
-
-def write_folder(path: Path, number: int) -> None:
-    with atomic_path(path) as temporary:
-        temporary.mkdir()
-        (temporary / "number").write_text(str(number))
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_a_folder_is_replaced_and_nothing_is_left(tmp_path, monkeypatch, at_once):
-    if not at_once:
-        monkeypatch.setattr(atomic_module, "_exchange", lambda *_: False)
-    for number in range(3):
-        write_folder(tmp_path / "a", number)
-        assert (tmp_path / "a/number").read_text() == str(number)
-    assert [f.name for f in tmp_path.iterdir()] == ["a"]
-
-
-def test_a_folder_is_never_absent_while_it_is_replaced(tmp_path):
-    write_folder(tmp_path / "a", 0)
-    if not atomic_module._exchange(tmp_path / "a", tmp_path / "a"):
-        pytest.skip("this file system cannot exchange two folders in one step")
-    done, absent = threading.Event(), []
-
-    def look() -> None:
-        while not done.is_set():
-            absent.append(not (tmp_path / "a").exists())
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    for number in range(200):
-        write_folder(tmp_path / "a", number)
-    done.set()
-    watcher.join()
-    assert len(absent) > 200
-    assert not any(absent)
 
 
 def test_one_wrong_bit_in_the_weights_is_noticed(tmp_path):

@@ -43,7 +43,7 @@ def samples() -> Samples:
     data = waves(count=20, points=9)
     holes = np.random.default_rng(1).random(data.observed.shape) < np.linspace(0, 0.6, len(data))[:, None, None]
     holes[:, :3] = False
-    return data._with(observed=data.observed & ~holes)
+    return data.replace(observed=data.observed & ~holes)
 
 
 def model(**settings) -> CST:

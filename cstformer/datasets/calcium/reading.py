@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from cstformer.data.samples import as_floats
+from cstformer.data.arrays import as_floats
+from cstformer.data.tables import read_table
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
 from cstformer.system.files import check_bytes, check_hdf5, check_tiff, read_npz, readable
@@ -92,8 +93,6 @@ def require(*packages: str) -> None:
 
 def read_stimuli(path: str | os.PathLike[str]) -> Stimuli:
     """Table (csv, tsv, parquet) with the columns start, stop (seconds) and contrast (per cent)."""
-    from cstformer.data.sample_files import read_table
-
     table = read_table(path)
     table.columns = [str(c).split("[")[0].strip().casefold() for c in table.columns]
     if missing := [c for c in ("start", "stop", "contrast") if c not in table.columns]:

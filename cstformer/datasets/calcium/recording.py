@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from cstformer.data.samples import as_floats
+from cstformer.data.arrays import as_floats
 from cstformer.errors import CSTError, CSTWarning, unknown
 
 CONTRASTS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)

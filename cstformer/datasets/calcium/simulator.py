@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from cstformer.data.samples import as_floats
+from cstformer.data.arrays import as_floats
 from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.cortex import FIELD_MM, LEFT_AREAS, SmoothMaps, blob, outline, positions
 from cstformer.datasets.calcium.recording import CONTRASTS, Recording, Stimuli, split_channels
@@ -36,6 +36,7 @@ from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path
 from cstformer.system.cluster import dask_cluster
 from cstformer.system.files import readable
+from cstformer.system.zarr_files import open_zarr
 
 SIGNAL, CONTROL = 575, 395
 """Excitation wavelengths in nm: calcium and hemodynamics; hemodynamics alone."""
@@ -223,10 +224,8 @@ class CalciumSimulation:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalciumSimulation:
         """The simulation behind a file that `save` wrote."""
-        import zarr
-
         with readable(path, "a simulated recording") as source:
-            settings = zarr.open_group(source, mode="r").attrs.get("simulation")
+            settings = open_zarr(source).attrs.get("simulation")
             if settings is None:
                 raise CSTError("this recording was not made by `cst data make calcium`")
             return cls(**json.loads(str(settings)))

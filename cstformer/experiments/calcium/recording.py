@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.ndimage import gaussian_filter
 
 from cstformer.data.fine_frames import fine_frames
-from cstformer.data.patches import PatchLayout, frames_to_samples
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.experiments.calcium.task import movie_scores

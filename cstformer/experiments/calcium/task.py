@@ -20,6 +20,7 @@ from cstformer.datasets.calcium.reading import require
 from cstformer.datasets.calcium.simulator import CalciumSimulation
 from cstformer.errors import CSTError
 from cstformer.system.files import readable
+from cstformer.system.zarr_files import open_zarr
 
 TRAINING_SHARE = 0.7
 
@@ -89,10 +90,8 @@ def make_animals(animals: Animals, progress: bool) -> None:
 @lru_cache(maxsize=2)
 def load_animal(animals: Animals, number: int) -> Animal:
     """Read one recording."""
-    import zarr
-
     with readable(animals.path(number), "a cleaned recording") as path:
-        group = zarr.open_group(path, mode="r")
+        group = open_zarr(path)
         read = {name: np.asarray(group[name]) for name in ("frames", "time", "label", "mask", "sd")}
     mask = read["mask"].astype(bool)
     return Animal(np.where(mask, read["frames"], np.nan), read["time"], read["label"], mask, read["sd"])

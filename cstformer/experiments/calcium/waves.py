@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float
 from scipy.ndimage import gaussian_filter
 
 from cstformer.data.fine_frames import fine_frames
-from cstformer.data.patches import PatchLayout, frames_to_samples
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.models.cst import CST
 from cstformer.taylor.wave_speed import difference_velocity, flow_velocity, velocity_errors, wave_velocity

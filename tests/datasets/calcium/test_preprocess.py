@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from cstformer import cli
-from cstformer.data.patches import load_movie
+from cstformer.data.movie_files import load_movie
 from cstformer.datasets.calcium import preprocess as chain
 from cstformer.datasets.calcium.preprocess import (
     Preprocessing,

@@ -1,0 +1,154 @@
+"""Grids: NetCDF, Zarr and xarray Datasets to arguments of `Samples` and back."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cstformer.data.layout import PatchLayout
+from cstformer.data.names import parsed_ids
+from cstformer.errors import CSTError, CSTWarning, unknown
+from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5
+from cstformer.system.zarr_files import open_zarr_dataset
+
+if TYPE_CHECKING:
+    from cstformer.data.samples import Samples
+
+_ATTRIBUTE = "cstformer"  # the Dataset attribute that marks what `samples_to_dataset` made
+
+
+def open_xarray(path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """Dataset in memory of a NetCDF or Zarr file; dates are decoded, except in files that `Samples.save` wrote."""
+    with _open_dataset(path, decode_times=False) as raw:
+        check_bytes(path, raw.nbytes, max_bytes)
+        if _ATTRIBUTE in raw.attrs:
+            return raw.load()
+    with _open_dataset(path, decode_timedelta=False) as decoded:
+        return decoded.load()
+
+
+def _open_dataset(path: Path, **options: Any) -> Any:
+    if path.suffix.lower() == ".zarr":
+        return open_zarr_dataset(path, **options)
+    import netCDF4  # noqa: F401  (its ImportError names the package; that of xarray does not)
+    import xarray as xr
+
+    check_hdf5(path)
+    return xr.open_dataset(path, engine="netcdf4", **options)
+
+
+def samples_from_dataset(
+    data: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Arguments of `Samples` from a Dataset or DataArray; see `Samples.from_xarray`."""
+    data = data.to_dataset(name=data.name or "value") if not hasattr(data, "data_vars") else data
+    if _ATTRIBUTE in data.attrs:
+        return _from_own(data)
+    names, dims = _channels(data, values)
+    axes = [str(dim) for dim in dims if dim != "sample"]
+    if coords is not None:
+        wanted = [coords] if isinstance(coords, str) else list(coords)
+        if sorted(wanted) != sorted(axes):
+            raise CSTError(f"coords must name the dims {axes} in the order you want, got {wanted}")
+        axes = wanted
+    if not axes:
+        raise CSTError(f"variable {names[0]!r} has no coordinate dim, only {list(dims)}; add one, e.g. time")
+    order = ["sample", *axes] if "sample" in dims else axes
+    y = np.stack([data[name].transpose(*order).values.astype(np.float64) for name in names], axis=-1)
+    y = y if "sample" in dims else y[None]  # (N, *grid, c)
+    numbers, axis_units = zip(*(axis_numbers(data, axis) for axis in axes), strict=True)
+    x = np.stack(np.meshgrid(*numbers, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    return {
+        "coords": x[None].repeat(len(y), axis=0),
+        "values": y.reshape(len(y), -1, len(names)),
+        "coord_names": axes,
+        "value_names": names,
+        "sample_ids": parsed_ids(data["sample"].values) if "sample" in data.coords and "sample" in dims else None,
+        "units": dict(zip(axes, axis_units, strict=True)) | {n: str(data[n].attrs.get("units", "")) for n in names},
+    }
+
+
+def _channels(data: Any, values: Sequence[str] | None) -> tuple[list[str], tuple[Any, ...]]:
+    """Names of the variables that are channels, and the dims that all of them have."""
+    names = [values] if isinstance(values, str) else list(values or map(str, data.data_vars))
+    for name in names:
+        if name not in data.data_vars:
+            raise unknown("variable in values=", name, map(str, data.data_vars))
+    if not names:
+        raise CSTError("the dataset has no variables; pass one with at least one data variable")
+    dims = max((data[name].dims for name in names), key=len)
+    if left_out := [name for name in names if set(data[name].dims) != set(dims)]:
+        if values is not None:
+            raise CSTError(f"variables {left_out} do not have all the dims {list(dims)}; choose others by values=")
+        warnings.warn(f"left out {left_out}, without all the dims {list(dims)}", CSTWarning, stacklevel=4)
+        names = [name for name in names if name not in left_out]
+    if strange := [name for name in names if data[name].dtype.kind not in "fiub"]:
+        raise CSTError(f"variables {strange} are not numbers; choose the numeric ones by values=[...]")
+    return names, dims
+
+
+def axis_numbers(data: Any, axis: str) -> tuple[np.ndarray, str]:
+    """Coordinates along a dim as float64, and their unit; dates become hours since the first."""
+    x = data[axis].values  # a dim without coordinates gives 0, 1, 2...
+    if x.dtype.kind == "M":
+        return (x - x[0]) / np.timedelta64(1, "h"), f"hours since {np.datetime_as_string(x[0], unit='s')}"
+    if x.dtype.kind == "m":
+        return x / np.timedelta64(1, "h"), "hours"
+    if x.dtype.kind not in "fiu":
+        raise CSTError(f"the coordinates of dim {axis!r} are {x.dtype}, not numbers or dates; convert them first")
+    return x.astype(np.float64), str(data[axis].attrs.get("units", ""))
+
+
+def samples_to_dataset(samples: Samples) -> Any:
+    """Dataset with dims (sample, point) and a variable for each coordinate and channel; unobserved values are NaN."""
+    import xarray as xr
+
+    arrays: dict[str, Any] = {}
+    unit = {name: {"units": text} for name, text in samples.units.items()}
+    for k, name in enumerate(samples.coord_names):
+        x = np.where(samples.point_observed, samples.coords[..., k], np.nan)
+        arrays[name] = (("sample", "point"), x, unit.get(name, {}))
+        arrays[f"origin_{name}"] = (("sample",), samples.origin[:, k], unit.get(name, {}))
+    for k, name in enumerate(samples.value_names):
+        if name in arrays:
+            raise CSTError(f"value_names may not use {name!r} in an xarray Dataset; rename it")
+        y = np.where(samples.observed[..., k], samples.values[..., k], np.nan)
+        arrays[name] = (("sample", "point"), y, unit.get(name, {}))
+    meta = {
+        "coord_names": samples.coord_names,
+        "value_names": samples.value_names,
+        "layout": samples.layout and samples.layout.to_dict(),
+    }
+    # An array holds ids of one type: a mixture becomes text, as in a table.
+    whole = all(isinstance(i, int) for i in samples.sample_ids)
+    ids = list(samples.sample_ids) if whole else np.array([str(i) for i in samples.sample_ids], dtype=object)
+    return xr.Dataset(arrays, coords={"sample": ids}, attrs={_ATTRIBUTE: json.dumps(meta)})
+
+
+def _from_own(data: Any) -> dict[str, Any]:
+    """Inverse of `samples_to_dataset`."""
+    try:
+        meta = json.loads(data.attrs[_ATTRIBUTE])
+        coord_names, value_names, layout = meta["coord_names"], meta["value_names"], meta["layout"]
+        stacks = [
+            np.stack([data[name].values for name in group], axis=-1)
+            for group in (coord_names, value_names, [f"origin_{name}" for name in coord_names])
+        ]
+        units = {name: data[name].attrs.get("units", "") for name in [*coord_names, *value_names]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CSTError(f"the dataset is marked as ours but is incomplete: {error}; save it again") from error
+    return {
+        "coords": stacks[0],
+        "values": stacks[1],
+        "coord_names": coord_names,
+        "value_names": value_names,
+        "sample_ids": parsed_ids(data["sample"].values),
+        "units": units,
+        "origin": stacks[2],
+        "layout": PatchLayout.from_dict(layout) if layout else None,
+    }
