@@ -1,13 +1,22 @@
-r"""Exact attention on Taylor series as one step with its own backward.
+r"""Exact attention on Taylor series as one fused step with its own backward.
 
-For query, key and value series q, k, v it gives the two series whose quotient is the answer, numerator and
-denominator of the softmax, side by side:
+For queries q, keys k and values v it computes numerator and denominator of the softmax, side by side. With the
+coefficients of order j of each series,
 
-.. math:: L_j = \sum_i q_i k_{j-i}^T, \qquad E = \exp(L), \qquad y_j = \sum_i E_i\, [v_{j-i} \mid \delta_{ij} 1]
+.. math:: L_j = \sum_i q_i k_{j-i}^T, \qquad E = \exp(L), \qquad y_j = \sum_i E_i\, [v_{j-i} \mid \delta_{ij} 1].
 
-The exponentials are the one large thing here, queries × keys for each order. They are made for a piece of the batch and
-of the queries at a time; where they are many they are not stored but made again in backward. Sums over orders are taken
-inside the matrix products, by joining the features of all terms.
+The last column of y is the denominator: the ones are constant, so they meet :math:`E_j` alone. The answer of attention
+is the series quotient of the other columns by the last.
+
+E is the one large tensor, queries × keys for each order. Three decisions keep it fast:
+
+- It is computed for a piece of the batch and of the queries at a time, so that it stays in the cache.
+- Backward recomputes it where storing it would take too much memory (``_KEEP``).
+- Sums over orders are taken inside the matrix products, by concatenating the features of all terms:
+  :math:`\sum_i q_i k_{j-i}^T = [q_0 | q_1 | \dots]\,[k_j | k_{j-1} | \dots]^T`.
+
+Shapes: B samples, h heads, m queries, n keys, f features; p is a piece of the queries. Every tensor has a first axis
+for the directions: 1 for order 0, D above.
 """
 
 from __future__ import annotations
@@ -16,75 +25,85 @@ import math
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from cstformer.taylor.recurrences import Split
 from cstformer.taylor.series import Series
 
-_PIECE = 2**19  # numbers of one order handled at once: some pieces of this size stay in the cache
-_KEEP = 2**26  # numbers of all exponentials up to which they are stored for backward, which is then faster
+# Sizes set speed and memory only.
+_PIECE = 2**19  # numbers of one order of E per piece: 2 MB in float32, so that a few of them stay in the cache
+_KEEP = 2**26  # numbers of all orders of E up to which they are stored for backward: 256 MB in float32 per layer
 
-Parts = list[Tensor]  # by order: (1, ...) for the value, which all directions share, then (D, ...)
+Parts = list[Tensor]  # by order: (1, ...), then (D, ...)
+Orders = tuple[int, ...]  # orders of q, k and v, then the number of directions D
 
 
-def softmax_sums(q: Series, k: Series, v: Series, mask: Tensor) -> Series:
-    """Σ exp(q·k − top) [v | 1] over the keys that exist, (J, B, h, m, f + 1); the scale belongs into q.
+def softmax_sums(q: Series, k: Series, v: Series, exists: Bool[Tensor, "B n"]) -> Series:
+    """Sums Σ exp(q·k − max) [v | 1] over the keys that exist, (J, B, h, m, f_v + 1).
 
-    Shapes as in `attention`: q (J, B, h, m, f), k and v (J, B, h, n, f), mask (B, n). Each may be constant.
+    q is (J, B, h, m, f), k (J, B, h, n, f), v (J, B, h, n, f_v); each may be a constant. The caller scales q by 1/√f.
     """
     like = max((q, k, v), key=lambda x: x.order)
     orders = (q.order, k.order, v.order, like.directions)
-    return Series(_SoftmaxSums.apply(q.coefs, k.coefs, v.coefs, mask, orders), like.order, like.directions)
+    return Series(_SoftmaxSums.apply(q.coefs, k.coefs, v.coefs, exists, orders), like.order, like.directions)
 
 
 class _SoftmaxSums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, orders: tuple[int, int, int, int]) -> Tensor:
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, exists: Tensor, orders: Orders) -> Tensor:
         ctx.orders = orders
         *each, directions = orders
         top = max(each)
         numbers = (1 + top * directions) * math.prod(q.shape[1:4]) * k.shape[3]
         kept: Parts | None = [] if numbers <= _KEEP and any(ctx.needs_input_grad) else None
         out = q.new_empty(1 + top * directions, *q.shape[1:-1], v.shape[-1] + 1)
-        everyone = bool(mask.all())
+        sums = Split(out, top, directions)
+        all_exist = bool(exists.all())
         for batch, rows in _pieces(q, k):
             queries, keys, values = _take(q, k, v, orders, batch, rows)
-            weights = _weights(queries, keys, None if everyone else mask[batch], top)
+            weights = _weights(queries, keys, None if all_exist else exists[batch], top)
             if kept is not None:
                 kept += weights
             for j, y in enumerate(_convolve(weights, values, top)):
-                _order(out, j, directions)[:, batch, :, rows] = y
-        ctx.save_for_backward(q, k, v, mask, *(kept or ()))
+                sums[j][:, batch, :, rows] = y
+        ctx.save_for_backward(q, k, v, exists, *(kept or ()))
         return out
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        q, k, v, mask, *kept = ctx.saved_tensors
+        q, k, v, exists, *kept = ctx.saved_tensors
         *each, directions = ctx.orders
         top = max(each)
-        everyone = bool(mask.all())
+        all_exist = bool(exists.all())
         for_q, for_k = torch.empty_like(q), torch.zeros_like(k)
-        for_v = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)
+        for_v = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)  # the column of ones included, cut off at the end
+        q_parts, k_parts, v_parts = (
+            Split(x, order, directions) for x, order in zip((for_q, for_k, for_v), each, strict=True)
+        )
+        y_parts = Split(gradient, top, directions)
         for number, (batch, rows) in enumerate(_pieces(q, k)):
             queries, keys, values = _take(q, k, v, ctx.orders, batch, rows)
             weights = kept[number * (top + 1) : (number + 1) * (top + 1)]
-            weights = weights or _weights(queries, keys, None if everyone else mask[batch], top)
-            y = [_order(gradient, j, directions)[:, batch, :, rows] for j in range(top + 1)]
+            weights = weights or _weights(queries, keys, None if all_exist else exists[batch], top)
+            y = [y_parts[j][:, batch, :, rows] for j in range(top + 1)]
             for_weights = [_outer(y[i:], values, i) for i in range(top + 1)]
             for_logits = _exp_adjoint(for_weights, weights)
+            # A key is read by all pieces of the queries, so its gradient and its value's are sums over the pieces.
             for order, g in enumerate(_correlate(weights, y, each[2])):
-                _order(for_v, order, directions)[:, batch] += g
+                v_parts[order][:, batch] += g
             for order, g in enumerate(_correlate_back(for_logits, keys, each[0])):
-                _order(for_q, order, directions)[:, batch, :, rows] = g
-            for order, g in enumerate(_correlate_back(for_logits, queries, each[1], turned=True)):
-                _order(for_k, order, directions)[:, batch] += g
+                q_parts[order][:, batch, :, rows] = g
+            for order, g in enumerate(_correlate_back(for_logits, queries, each[1], transposed=True)):
+                k_parts[order][:, batch] += g
         return for_q, for_k, for_v[..., :-1], None, None
 
 
 def _pieces(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Samples and queries of each piece."""
+    """Samples and queries of each piece: some queries of one sample, or all queries of several samples."""
     batch, heads, m = q.shape[1:4]
-    row = heads * k.shape[3]
+    row = heads * k.shape[3]  # numbers of E for one query
     rows = max(1, min(m, _PIECE // row))
     samples = max(1, _PIECE // (row * m)) if rows == m else 1
     for b in range(0, batch, samples):
@@ -92,37 +111,34 @@ def _pieces(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
             yield slice(b, b + samples), slice(r, r + rows)
 
 
-def _take(
-    q: Tensor, k: Tensor, v: Tensor, orders: tuple[int, int, int, int], batch: slice, rows: slice
-) -> tuple[Parts, Parts, Parts]:
-    """The piece of queries, keys, and values with their column of ones, by order."""
+def _take(q: Tensor, k: Tensor, v: Tensor, orders: Orders, batch: slice, rows: slice) -> tuple[Parts, Parts, Parts]:
+    """A piece by order: queries (·, B, h, p, f), keys (·, B, h, n, f), values with ones (·, B, h, n, f_v + 1)."""
     *each, directions = orders
-    queries = [_order(q, j, directions)[:, batch, :, rows] for j in range(each[0] + 1)]
-    keys = [_order(k, j, directions)[:, batch] for j in range(each[1] + 1)]
-    values = [F.pad(_order(v, j, directions)[:, batch], (0, 1), value=float(j == 0)) for j in range(each[2] + 1)]
-    return queries, keys, values
+    queries, keys, values = (Split(x, order, directions) for x, order in zip((q, k, v), each, strict=True))
+    return (
+        [x[:, batch, :, rows] for x in queries],
+        [x[:, batch] for x in keys],
+        [F.pad(x[:, batch], (0, 1), value=float(j == 0)) for j, x in enumerate(values)],  # ones are constant
+    )
 
 
-def _order(coefs: Tensor, j: int, directions: int) -> Tensor:
-    return coefs[:1] if j == 0 else coefs[1 + (j - 1) * directions : 1 + j * directions]
-
-
-def _weights(q: Parts, k: Parts, mask: Tensor | None, top: int) -> Parts:
-    """E_0..E_top; rows without any key are zeros."""
+def _weights(q: Parts, k: Parts, exists: Bool[Tensor, "B n"] | None, top: int) -> Parts:
+    """E_0..E_top, each (·, B, h, p, n); a sample without any key gets zeros. None means that all keys exist."""
     logits = []
     for j in range(top + 1):
         pairs = [(q[i], k[j - i]) for i in range(len(q)) if 0 <= j - i < len(k)]
-        if not pairs:  # q and k end before this order
+        if not pairs:  # q and k end below this order
             break
         logits.append(_joined([a for a, _ in pairs], j) @ _joined([b for _, b in pairs], j).mT)
-    first = logits[0] if mask is None else logits[0].masked_fill_(~mask[:, None, None, :], -math.inf)
-    shift = first.amax(-1, keepdim=True)
-    if mask is not None:
-        shift = shift.masked_fill(shift.isneginf(), 0)
-    out = [first.sub_(shift).exp_()]
-    for j in range(1, top + 1):  # j·E_j = Σ i·L_i·E_{j−i}
+    # Subtracting the largest logit of a row changes neither the quotient nor, being a constant, the higher orders.
+    first = logits[0] if exists is None else logits[0].masked_fill_(~exists[:, None, None, :], -math.inf)
+    largest = first.amax(-1, keepdim=True)
+    if exists is not None:
+        largest = largest.masked_fill(largest.isneginf(), 0)
+    out = [first.sub_(largest).exp_()]
+    for j in range(1, top + 1):  # j·E_j = Σ_i i·L_i·E_{j−i}, as in `recurrences.exp`, in one buffer
         last = min(j, len(logits) - 1)
-        if last == 0:
+        if last == 0:  # the logits are constant
             out.append(torch.zeros_like(out[0]))
             continue
         total = logits[last] * out[j - last]
@@ -135,19 +151,19 @@ def _weights(q: Parts, k: Parts, mask: Tensor | None, top: int) -> Parts:
 
 
 def _exp_adjoint(gradient: Parts, weights: Parts) -> Parts:
-    """Gradient for the logits, L̅_i = Σ_{j ≥ i} E̅_j·E_{j−i}, in the place of the gradient for E."""
-    for i, total in enumerate(gradient):  # what order i needs of the higher ones is still there
+    """Gradient for the logits, L̅_i = Σ_{j ≥ i} E̅_j·E_{j−i}, written over the gradient for E."""
+    for i, total in enumerate(gradient):  # order i needs the gradients of orders ≥ i, which are not overwritten yet
         total *= weights[0]
         for j in range(i + 1, len(weights)):
             if i or len(gradient[j]) == 1:
                 total.addcmul_(gradient[j], weights[j - i])
-            else:
+            else:  # the value is shared by the directions
                 total += (gradient[j] * weights[j]).sum(0, keepdim=True)
     return gradient
 
 
 def _convolve(weights: Parts, values: Parts, top: int) -> Parts:
-    """y_j = Σ_i E_i v_{j−i}: one product for all values that an E_i meets."""
+    """y_j = Σ_i E_i v_{j−i}, each (·, B, h, p, f_v + 1): one product for all values that an E_i meets."""
     out: dict[int, Tensor] = {}
     for i, weight in enumerate(weights):
         for order, y in enumerate(_products(weight, values[: top - i + 1])):
@@ -156,39 +172,38 @@ def _convolve(weights: Parts, values: Parts, top: int) -> Parts:
 
 
 def _correlate(weights: Parts, y: Parts, top: int) -> Parts:
-    """v̅_l = Σ_i E_iᵀ y̅_{i+l} for l = 0..top."""
+    """Gradient for the values, v̅_l = Σ_i E_iᵀ y̅_{i+l} for l = 0..top, each (·, B, h, n, f_v + 1)."""
     out: dict[int, Tensor] = {}
     for i, weight in enumerate(weights):
-        for order, g in enumerate(_products(weight, y[i : i + top + 1], turned=True)):
+        for order, g in enumerate(_products(weight, y[i : i + top + 1], transposed=True)):
             _add(out, order, _shared(g, order))
     return [out[order] for order in range(top + 1)]
 
 
-def _correlate_back(logits: Parts, others: Parts, top: int, turned: bool = False) -> Parts:
-    """q̅_i = Σ_{j ≥ i} L̅_j k_{j−i} for i = 0..top; turned, k̅_i = Σ_{j ≥ i} L̅_jᵀ q_{j−i}."""
+def _correlate_back(logits: Parts, others: Parts, top: int, transposed: bool = False) -> Parts:
+    """Gradient for the queries, q̅_i = Σ_{j ≥ i} L̅_j k_{j−i} for i = 0..top, each (·, B, h, p, f).
+
+    With ``transposed``, that for the keys: k̅_i = Σ_{j ≥ i} L̅_jᵀ q_{j−i}, each (·, B, h, n, f).
+    """
     out: dict[int, Tensor] = {}
     for j, g in enumerate(logits):
-        for order, part in enumerate(_products(g, others[: j + 1], turned)):
+        for order, part in enumerate(_products(g, others[: j + 1], transposed)):
             if j - order <= top:
                 _add(out, j - order, _shared(part, j - order))
     return [out[i] for i in range(top + 1)]
 
 
-def _add(sums: dict[int, Tensor], order: int, term: Tensor) -> None:
-    sums[order] = sums[order] + term if order in sums else term
-
-
-def _outer(y: Parts, values: Parts, i: int) -> Tensor:
-    """E̅_i = Σ_{j ≥ i} y̅_j v_{j−i}ᵀ, one product for all j; ``y`` begins at order i."""
+def _outer(y: Parts, values: Parts, i: int) -> Float[Tensor, "D B h p n"]:
+    """Gradient for the exponentials, E̅_i = Σ_{j ≥ i} y̅_j v_{j−i}ᵀ, in one product; ``y`` begins at order i."""
     pairs = list(zip(y, values, strict=False))
-    if i == 0:  # the value belongs to all directions: sum over them, as over features
+    if i == 0:  # the value is shared by the directions: sum over them in the product, as over features
         left, right = ([_folded(t) for t in side] for side in zip(*pairs, strict=True))
         return torch.cat(left, -1) @ torch.cat(right, -1).mT
     return _joined([a for a, _ in pairs], i) @ _joined([b for _, b in pairs], i).mT
 
 
 def _joined(parts: Parts, order: int) -> Tensor:
-    """Features of several orders side by side, the value repeated for every direction of a higher order."""
+    """Features of several orders side by side, (·, ..., Σ f); the value is repeated for every direction."""
     if len(parts) == 1:
         return parts[0]
     most = 1 if order == 0 else max(len(p) for p in parts)
@@ -201,17 +216,23 @@ def _folded(x: Tensor) -> Tensor:
 
 
 def _shared(gradient: Tensor, order: int) -> Tensor:
+    """Sum over the directions at order 0, which all of them share."""
     return gradient.sum(0, keepdim=True) if order == 0 and len(gradient) > 1 else gradient
 
 
-def _products(large: Tensor, small: Parts, turned: bool = False) -> Parts:
-    """The product of a large matrix (turned: of its transpose) with each of several small ones.
+def _add(sums: dict[int, Tensor], order: int, term: Tensor) -> None:
+    sums[order] = sums[order] + term if order in sums else term
 
-    One product where they fit side by side; and rather Sᵀ L than Lᵀ S, which is two to three times slower.
+
+def _products(large: Tensor, small: Parts, transposed: bool = False) -> Parts:
+    """The product of a large matrix (··· p, n), or of its transpose, with each of several small ones.
+
+    Small matrices of equal length go side by side into one product. Lᵀ S is computed as (Sᵀ L)ᵀ, which was measured to
+    be two to three times faster on a CPU (docs/speed.md).
     """
 
     def product(x: Tensor) -> Tensor:
-        return (x.mT @ large).mT if turned else large @ x
+        return (x.mT @ large).mT if transposed else large @ x
 
     if len(small) > 1 and all(len(s) == len(small[0]) for s in small):
         return list(product(torch.cat(small, -1)).split(small[0].shape[-1], -1))

@@ -2,10 +2,13 @@ r"""Which directions to follow, and how partial derivatives come out of them.
 
 Along a direction :math:`\delta` the Taylor coefficient of order j mixes all partials of that order,
 
-.. math:: u_j(\delta) = \sum_{|q| = j} \frac{\delta^q}{q!} D^q u .
+.. math:: u_j(\delta) = \sum_{|q| = j} \frac{\delta^q}{q!} D^q u,
+          \qquad \delta^q = \prod_a \delta_a^{q_a}, \quad q! = \prod_a q_a!, \quad |q| = \sum_a q_a.
 
-With the :math:`\binom{d+k-1}{k}` lattice directions :math:`\delta = q/k, |q| = k`, that linear system can be
-solved for every partial of order at most k, mixed ones included (Griewank, Utke & Walther, 2000).
+This is a linear system for the partials :math:`D^q u`, one equation for each direction. With the
+:math:`\binom{d+k-1}{k}` lattice directions :math:`\delta = q/k, |q| = k`, it can be solved for every partial of order
+at most k, mixed ones included (Griewank, Utke & Walther, *Mathematics of Computation* 69, 2000). Where only pure
+partials are asked for, such as :math:`\partial^2 u / \partial t^2`, the axes themselves are enough, and cheaper.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ def up_to(d: int, order: int) -> list[MultiIndex]:
 
 
 def check_multi_index(index: Sequence[int] | int, d: int) -> MultiIndex:
-    """The index as a tuple, or an error that says what a multi-index of d axes is."""
+    """The multi-index as a tuple; raises `CSTError` if it does not have d non-negative entries."""
     index = (index,) if isinstance(index, int) else tuple(index)
     if len(index) != d or any(not isinstance(i, int) or i < 0 for i in index):
         raise CSTError(
@@ -93,9 +96,9 @@ def plan(d: int, indices: Sequence[MultiIndex]) -> DerivativePlan:
     """
     order = max((sum(q) for q in indices), default=0)
     pure = all(sum(i > 0 for i in q) <= 1 for q in indices)
-    axes = [a for a in range(d) if any(q[a] for q in indices)] or [0]
+    axes = [a for a in range(d) if any(q[a] for q in indices)] or [0]  # an axis without derivatives costs nothing
     if pure:
-        local = torch.eye(len(axes), dtype=torch.float64)
+        local = torch.eye(len(axes), dtype=torch.float64)  # (D, axes)
     else:
         local = torch.tensor(multi_indices(len(axes), order), dtype=torch.float64) / order
     directions = torch.zeros(len(local), d, dtype=torch.float64)
@@ -104,16 +107,23 @@ def plan(d: int, indices: Sequence[MultiIndex]) -> DerivativePlan:
     for q in indices:
         if sum(q) == 0:
             continue
-        if pure:
+        if pure:  # along an axis u_j = D^q u / j!
             row = torch.zeros(len(local), dtype=torch.float64)
             row[next(i for i, a in enumerate(axes) if q[a])] = math.factorial(sum(q))
         else:
-            same_order = multi_indices(len(axes), sum(q))
-            factorials = [math.prod(math.factorial(i) for i in p) for p in same_order]
-            powers = [
-                [math.prod(x**i for x, i in zip(row, p, strict=True)) for p in same_order] for row in local.tolist()
-            ]
-            system = torch.tensor(powers, dtype=torch.float64) / torch.tensor(factorials, dtype=torch.float64)
-            row = torch.linalg.pinv(system)[same_order.index(tuple(q[a] for a in axes))]
+            row = _solve(local, tuple(q[a] for a in axes))
         weights[tuple(q)] = row
     return DerivativePlan(order, directions, weights)
+
+
+def _solve(directions: Tensor, q: MultiIndex) -> Tensor:
+    """Weights (D,) of the coefficients of order |q| along the directions (D, axes) that give D^q.
+
+    The system has the entries δ^p / p!, one row for each direction and one column for each p with |p| = |q|. Below the
+    highest order it has more rows than columns; the pseudo-inverse picks the solution of least norm.
+    """
+    same_order = multi_indices(directions.shape[1], sum(q))
+    factorials = [math.prod(math.factorial(i) for i in p) for p in same_order]
+    powers = [[math.prod(x**i for x, i in zip(row, p, strict=True)) for p in same_order] for row in directions.tolist()]
+    system = torch.tensor(powers, dtype=torch.float64) / torch.tensor(factorials, dtype=torch.float64)
+    return torch.linalg.pinv(system)[same_order.index(q)]

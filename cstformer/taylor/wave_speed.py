@@ -1,9 +1,11 @@
-r"""Speed and direction of waves: of their level lines from derivatives, and two classical ways to compare with.
+r"""Velocity of travelling waves: from derivatives, and by two classical methods for comparison.
 
-Where u(t, row, col) moves without changing, :math:`\partial_t u + v \cdot \nabla u = 0`. This tells the part of the
-velocity v along the gradient, the velocity of level lines; that along them cannot be seen.
+Where u(t, row, col) moves with the velocity v without changing its shape, :math:`\partial_t u + v \cdot \nabla u = 0`.
+This one equation determines the component of v along the gradient, the velocity of the level lines:
 
 .. math:: v = -\partial_t u \, \nabla u / |\nabla u|^2
+
+The component along the level lines cannot be observed (the aperture problem of optical flow).
 """
 
 from __future__ import annotations
@@ -13,13 +15,17 @@ from jaxtyping import Bool, Float
 
 from cstformer.errors import CSTError
 
-FLAT = 0.1  # share of the steepest slope in space below which a wave has no direction worth an arrow
+# Share of the steepest |∇u| of a frame below which the velocity is NaN: v divides by |∇u|², so that noise dominates
+# where the frame is nearly flat.
+FLAT = 0.1
 
 
 def wave_velocity(
     slope: Float[np.ndarray, "h w"], gradient: Float[np.ndarray, "2 h w"], flat: float = FLAT
 ) -> Float[np.ndarray, "2 h w"]:
-    """Velocity (rows, columns) of level lines; NaN where the slope in space is below ``flat`` times the steepest.
+    """Velocity (rows, columns) of level lines; NaN where |∇u| is below ``flat`` times its maximum over the frame.
+
+    ``slope`` is ∂u/∂t and ``gradient`` is ∇u, (∂u/∂row, ∂u/∂col).
 
     A pattern f(x − vt) moves with the part of v along its gradient:
 
@@ -35,7 +41,9 @@ def wave_velocity(
 def difference_velocity(
     before: Float[np.ndarray, "h w"], after: Float[np.ndarray, "h w"], step: float, flat: float = FLAT
 ) -> Float[np.ndarray, "2 h w"]:
-    """Velocity of level lines halfway between two frames ``step`` apart, by differences, in pixels a unit of time.
+    """Velocity of level lines halfway between two frames, by finite differences, in pixels per unit of time.
+
+    ``step`` is the time between the frames. Both differences are central at the moment halfway: of second order.
 
     >>> x = np.arange(6.0)[None].repeat(6, 0)
     >>> difference_velocity(x, x - 0.2, step=0.1)[:, 2, 3].round(9).tolist()
@@ -48,21 +56,24 @@ def difference_velocity(
 def flow_velocity(
     before: Float[np.ndarray, "h w"], after: Float[np.ndarray, "h w"], step: float, radius: int = 7
 ) -> Float[np.ndarray, "2 h w"]:
-    """Optical flow between two frames (iterative Lucas–Kanade, scikit-image), in pixels a unit of time."""
+    """Optical flow between two frames (iterative Lucas–Kanade, scikit-image), in pixels per unit of time.
+
+    ``radius`` is half the window of Lucas–Kanade in pixels; 7 is scikit-image's default.
+    """
     try:
         from skimage.registration import optical_flow_ilk
     except ImportError:
         raise CSTError("optical flow needs scikit-image; install cstformer[neuro]") from None
-    # The flow says where in `after` each pixel of `before` is found.
+    # The flow is the displacement from each pixel of `before` to its place in `after`.
     return np.asarray(optical_flow_ilk(before, after, radius=radius), dtype=np.float64) / step
 
 
 def velocity_errors(
     velocity: Float[np.ndarray, "2 h w"], truth: Float[np.ndarray, "2 h w"], where: Bool[np.ndarray, "h w"]
 ) -> tuple[float, float]:
-    """Median error of the speed, relative to the true one, and of the direction in degrees, over some pixels.
+    """Median errors over the pixels ``where``: of the speed relative to the true speed, of the direction in degrees.
 
-    A pixel without an answer counts as one that says nothing moves: wrong by 100 % and by 90°.
+    A pixel without an answer (NaN) counts as speed 0: an error of 100 % and, like a random direction, of 90°.
 
     >>> truth = np.stack([np.full((2, 2), 3.0), np.zeros((2, 2))])
     >>> all_of_it = np.ones((2, 2), dtype=bool)
@@ -73,6 +84,7 @@ def velocity_errors(
     known = np.isfinite(v).all(0)
     v = np.where(known, v, 0.0)
     speed, right = np.hypot(*v), np.hypot(*true)
+    # As complex numbers, the angle of a quotient is the difference of the angles, in (−180°, 180°].
     turn = np.degrees(np.abs(np.angle((v[0] + 1j * v[1]) / (true[0] + 1j * true[1]))))
     moving = known & (speed > 0)
     error = np.abs(speed - right) / right
