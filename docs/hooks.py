@@ -1,4 +1,4 @@
-"""What the site makes of the package while it is built: settings, command line, equations, pages of the root folder."""
+"""Hooks of MkDocs: tables of settings, help of the commands, equations as MathML, pages of the root folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MARKERS = {
 
 
 def on_files(files, config):
-    """Add the pages that live in the root folder of the repository."""
+    """Add the pages that are in the root folder of the repository."""
     for name, page in ROOT_PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
     return files
 
 
 def on_page_markdown(markdown, page, **_):
-    """Fill in what is generated, and lead links between docs/ and the root folder to the pages of the site."""
+    """Replace the markers by generated text, and point links between docs/ and the root folder to pages of the site."""
     for marker, text in MARKERS.items():
         if marker in markdown:
             markdown = markdown.replace(marker, text())
@@ -56,7 +56,7 @@ def _equation(tex: str, display: str) -> str:
 
 
 def settings_table() -> str:
-    """Every field of `Settings`: default, what is allowed, meaning."""
+    """Return a table of all settings: default, allowed values, meaning."""
     rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in setting_fields().items():
         about = field.metadata
@@ -74,7 +74,7 @@ def settings_table() -> str:
 
 
 def presets_table() -> str:
-    """What each preset changes."""
+    """Return a table of the settings that each preset changes."""
     presets = [name for name, changes in PRESETS.items() if changes]
     rows = [f"| setting | default | {' | '.join(presets)} |", "|---" * (2 + len(presets)) + "|"]
     for name, field in setting_fields().items():
@@ -85,7 +85,7 @@ def presets_table() -> str:
 
 
 def command_help() -> str:
-    """Help of every command, as `--help` prints it."""
+    """Return the help of every command, as `--help` prints it."""
     os.environ["COLUMNS"] = "80"  # the width to which argparse wraps
     parts = [f"## {parser.prog}\n\n```text\n{parser.format_help().strip()}\n```" for parser in _walk(build_parser())]
     return "\n\n".join(parts)
