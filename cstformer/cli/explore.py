@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cstformer.cli.common import add_command
 from cstformer.errors import CSTError
-from cstformer.experiments.registry import EXPERIMENTS
 
 if TYPE_CHECKING:
     from cstformer.explorer.exhibits import Exhibit
@@ -74,4 +73,4 @@ def _exhibits(source: Path, data: str | None) -> list[Exhibit]:
         return [Exhibit.from_file(source, None if data is None else Path(data))]
     if data is not None:
         raise CSTError("--data is for a model of `cst fit`; a run shows its own samples")
-    return [Exhibit.of(t.label, t.folder, t.context, t.stimulus) for t in trained_models(source, EXPERIMENTS)]
+    return [Exhibit.of(t.label, t.folder, t.context, t.stimulus) for t in trained_models(source)]
