@@ -1,6 +1,6 @@
-"""Data of the video experiment: clips, what is given of them, and models of small crops asked for whole clips.
+"""Data of the video experiment: training crops, test clips, their corruption, and whole clips from models of crops.
 
-Everything follows from one file of frames beside the run, made by `make_data` before the first cell.
+All data come from one file of frames in the run directory, which `make_data` writes before the first cell.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor
 
-from cstformer.data.patches import PatchLayout, frame_queries, frames_to_samples, stitch, window_starts
+from cstformer.data.layout import PatchLayout
+from cstformer.data.patches import frame_queries, frames_to_samples, stitch, window_starts
 from cstformer.data.samples import Samples
 from cstformer.datasets.corruption import corrupt_frames, draw_masks
 from cstformer.datasets.moving_scene import MovingScene
@@ -30,7 +31,7 @@ from cstformer.system.files import read_npz
 KITTI = Path("kitti", "kitti_10hz_rgb_128x160.npz")
 NOISE = 0.5
 CROPS_PER_PASS = 64
-DRIFT = 1.5  # pixels a frame, standard deviation of what the camera of a training crop drifts
+DRIFT = 1.5  # pixels a frame: standard deviation of the camera drift that is added to training crops
 Movies = Float[np.ndarray, "N T H W 3"]
 
 
@@ -41,23 +42,23 @@ class Videos:
     path: Path
     """The file of `make_data`."""
     crop: tuple[int, int]
-    """Height and width of what a model sees."""
+    """Height and width of the crops that a model sees."""
     frames: int
-    """Frames of what it sees."""
+    """Frames of a crop."""
     patch: tuple[int, int]
     crops: int
-    """Crops to train on."""
+    """Number of training crops."""
     test: int
-    """Clips to test on, at most."""
+    """Largest number of test clips."""
     seed: int
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """Noise on 40 to 60 % of each frame; crops see a part of the blocks of a whole frame.
+    """Gaussian noise on 40 to 60 % of the blocks of each frame; a crop gets its part of the mask of a whole frame.
 
     >>> y = Corruption(16, (128, 160))(torch.zeros(1, 2, 32, 32, 3), torch.Generator().manual_seed(0))
-    >>> whole = (y[0, 0, ..., 0] != 0).reshape(2, 16, 2, 16).float().mean((1, 3))  # of each block
+    >>> whole = (y[0, 0, ..., 0] != 0).reshape(2, 16, 2, 16).float().mean((1, 3))  # share of each block
     >>> bool(((whole == 0) | (whole == 1)).all())
     True
     """
@@ -67,9 +68,9 @@ class Corruption:
     """Height and width of whole frames."""
 
     def __call__(self, frames: Float[Tensor, "B T h w C"], generator: Generator) -> Float[Tensor, "B T h w C"]:
-        """Draw what is given of these frames."""
+        """Corrupt frames."""
         count, length, *crop = frames.shape[:4]
-        whole = (crop[0], crop[1]) if self.block == 1 else self.size  # of single pixels a crop has enough
+        whole = (crop[0], crop[1]) if self.block == 1 else self.size  # a crop has enough single pixels of its own
         masks = draw_masks(count, (length, *whole), generator, block=self.block)
         row, col = (
             self.block * int(torch.randint((side - part) // self.block + 1, (), generator=generator))
@@ -81,7 +82,7 @@ class Corruption:
 
 
 def find_recordings(size: tuple[int, int], scenes: int, length: int, real: bool) -> list[Recording]:
-    """The drives in the folder that CST_DATA names, or else synthetic scenes."""
+    """The drives in the folder that ``CST_DATA`` names, or synthetic scenes if they are not there."""
     path = Path(os.environ.get("CST_DATA", ""), KITTI)
     if real and path.is_file():
         return open_videos(path, size=size)
@@ -89,7 +90,7 @@ def find_recordings(size: tuple[int, int], scenes: int, length: int, real: bool)
 
 
 def make_data(videos: Videos, find: Callable[[], list[Recording]]) -> None:
-    """Write the frames of all recordings, those to train on and those to test on, if they are not there yet."""
+    """Write the frames of the training and test recordings, unless the file exists."""
     if videos.path.exists():
         return
     parts = zip(("train", "test"), split_recordings(find(), 0.6, seed=None), strict=True)
@@ -115,11 +116,11 @@ def frame_size(videos: Videos) -> tuple[int, int]:
 
 
 def training_crops(videos: Videos) -> Movies:
-    """Crops at random places of the training recordings, made to look like more of them.
+    """Crops at random positions of the training recordings, augmented.
 
-    Forwards or backwards, standing still or at up to three times the speed, mirrored or not, in other colours, and half
-    of them with a camera that drifts by a few pixels a frame: a recording has the motion of one drive, and those to
-    restore have others.
+    A training recording has the motion of one drive, and test recordings have others. So crops run forwards or
+    backwards, at up to three times the speed or not at all, mirrored or not, in permuted colours with another gamma,
+    and half of them with a camera that drifts by a few pixels a frame.
     """
     random, found = np.random.default_rng([videos.seed, 1]), list(recordings(videos)["train"].values())
     share = np.array([max(0, len(x) - videos.frames + 1) for x in found], dtype=float)
@@ -138,14 +139,14 @@ def training_crops(videos: Videos) -> Movies:
 
 
 def _drift(random: np.random.Generator, drift: float, size: int, part: int, frames: int) -> Int[np.ndarray, " frames"]:
-    """First pixels of a part that moves steadily through ``size`` pixels."""
+    """First pixel, in each frame, of a window of ``part`` pixels that moves steadily through ``size`` pixels."""
     way = np.rint(random.normal(0, drift) * np.arange(frames)).astype(int)
     way = way.clip(part - size, size - part)
     return way - way.min() + random.integers(size - part - np.ptp(way) + 1)
 
 
 def clips_to_test(videos: Videos) -> Movies:
-    """Whole clips of the test recordings, evenly spaced among all."""
+    """Whole clips of the test recordings, spread evenly over them."""
     found = recordings(videos)["test"].values()
     clips = [x[first : first + LENGTH] for x in found for first in window_starts(len(x), LENGTH, LENGTH)]
     chosen = np.linspace(0, len(clips) - 1, min(videos.test, len(clips))).round().astype(int)
@@ -153,18 +154,18 @@ def clips_to_test(videos: Videos) -> Movies:
 
 
 def corrupted(clips: Movies, videos: Videos, block: int, motion: str) -> Movies:
-    """What is given of the test clips."""
+    """The test clips, corrupted."""
     return corrupt_frames(clips, videos.seed + 1, noise=NOISE, block=block, motion=motion)[0]
 
 
 def first_guess(crops: Movies, corruption: Corruption, seed: int) -> Trust:
-    """The guess that CST starts from, for its rivals: fitted to a few training crops."""
+    """The start of CST as an input for rivals, fitted to a few training crops."""
     clean = torch.from_numpy(crops[:32])
     return fit_trust(clean, corruption(clean, torch.Generator().manual_seed(seed)))
 
 
-def on_their_way(frames: Movies, times: Float[np.ndarray, " T"], at: Float[np.ndarray, " M"]) -> Movies:
-    """Whole frames at other times: the guess that CST starts from between frames."""
+def moved_frames(frames: Movies, times: Float[np.ndarray, " T"], at: Float[np.ndarray, " M"]) -> Movies:
+    """Whole frames at the times ``at``: the start of CST between frames, alone."""
     movies = torch.from_numpy(np.asarray(frames, np.float32))
     moments, clock = (torch.as_tensor(x, dtype=movies.dtype).expand(len(movies), -1) for x in (at, times))
     found = [
@@ -175,21 +176,22 @@ def on_their_way(frames: Movies, times: Float[np.ndarray, " T"], at: Float[np.nd
 
 
 def as_samples(movies: Movies, videos: Videos, every: int = 1) -> Samples:
-    """Patch tokens of crops, or of every so manieth of their frames, at their own times."""
+    """Patch tokens of crops, of all frames or of every ``every``-th one."""
     return frames_to_samples(movies[:, ::every], videos.patch, times=np.arange(0, movies.shape[1], every))
 
 
 def ask_clips(
     model: Any, given: Movies, videos: Videos, times: Float[np.ndarray, " M"], stride: tuple[int, int], every: int = 1
 ) -> Movies:
-    """Clips at ``times`` from a model of crops: crops overlap, and count less towards their edges.
+    """Predict whole clips with a model of crops. Crops overlap and are blended with weights that fall to their edges.
 
     Parameters
     ----------
     model : anything with ``predict(samples, at)``
-    given : whole clips; of each crop every so manieth frame (``every``) is given to the model
+    given : whole clips
     times : (M,), in frames of the clip
     stride : frames and pixels from one crop to the next
+    every : the model is given every ``every``-th frame of a crop
     """
     count, length, height, width = given.shape[:4]
     (h, w), span, layout = videos.crop, videos.frames, PatchLayout(videos.crop, videos.patch, 3)
@@ -200,7 +202,7 @@ def ask_clips(
     starts = [window_starts(*each, cover=True) for each in sizes]
     for t in starts[0]:
         here = np.flatnonzero((times >= t) & (times <= t + span - 1))
-        middle = 1 + np.minimum(times[here] - t, t + span - 1 - times[here])  # a moment counts more inside
+        middle = 1 + np.minimum(times[here] - t, t + span - 1 - times[here])  # weight of a time
         shape = middle[:, None, None, None] * np.outer(*hat)[..., None]
         at = frame_queries(layout, times[here] - t)
         places = [(r, c) for r in starts[1] for c in starts[2]]
