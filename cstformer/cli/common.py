@@ -53,7 +53,7 @@ def add_columns(parser: Parser) -> None:
     parser.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
 
 
-def columns(args: argparse.Namespace) -> dict[str, list[str]]:
+def columns(args: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `Samples.load` from --coords and --values."""
     return {name: getattr(args, name).split(",") for name in ("coords", "values") if getattr(args, name)}
 
