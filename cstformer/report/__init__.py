@@ -1,1 +1,1 @@
-"""Figures, tables and pages made from `result.json`; reads results, never computes them."""
+"""Figures, tables and pages from `result.json`. This folder reads results and never computes them."""

@@ -1,4 +1,4 @@
-"""The measurements of ``cst bench`` as tables: on the console, in a JSON file, and as Markdown."""
+"""Tables of the measurements of ``cst bench``: on the console, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cstformer.report.tables import format_number, markdown_table
 from cstformer.system.atomic import atomic_path
 
 Rows = Sequence[Mapping[str, Any]]
-HIDDEN = ("benchmark", "axis", "system")  # for figures
+HIDDEN = ("benchmark", "axis", "system")  # keys that only figures use
 
 
 def benchmark_lines(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells of one benchmark.
+    """Return the columns and formatted lines of one benchmark.
 
     >>> benchmark_lines([{"benchmark": "step", "case": "a", "seconds": 0.12345}, {"case": "b", "slope": 1.0}])
     (['case', 'seconds', 'slope'], [['a', '0.123', ''], ['b', '', '1.00']])
@@ -33,7 +33,7 @@ def _text(value: Any) -> str:
 
 
 def console_benchmark(name: str, rows: Rows) -> Table:
-    """One benchmark as a table."""
+    """Format one benchmark as a table for the console."""
     columns, lines = benchmark_lines(rows)
     table = Table(title=name, title_justify="left")
     for i, column in enumerate(columns):
@@ -44,7 +44,7 @@ def console_benchmark(name: str, rows: Rows) -> Table:
 
 
 def read_benchmarks(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Rows of an earlier ``cst bench --out``; none if there is no such file."""
+    """Read the rows of an earlier ``cst bench --out``; an empty list if the file does not exist."""
     if not Path(path).exists():
         return []
     try:
@@ -56,18 +56,18 @@ def read_benchmarks(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def write_benchmarks(path: str | os.PathLike[str], rows: Rows, facts: Mapping[str, Any]) -> None:
-    """Write all rows with what is known of the run, whole or not at all."""
+    """Write all rows and the facts of the run as JSON, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps({**facts, "rows": list(rows)}, indent=1))
 
 
 def write_benchmarks_md(path: str | os.PathLike[str], rows: Rows, facts: Mapping[str, Any]) -> None:
-    """Write the page of all benchmarks."""
+    """Write docs/benchmarks.md: one table per benchmark."""
     software = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     parts = [
         "# Benchmarks",
-        f"Written by `{facts['command']}`; do not edit it. Compare rows with each other: the machine was "
-        f"{facts['machine']}, and others may have used it at the same time. {software}.",
+        f"`{facts['command']}` writes this page; do not edit it. Compare rows with each other only: they were measured "
+        f"on {facts['machine']}, which other work may have shared. {software}.",
     ]
     for name in dict.fromkeys(row["benchmark"] for row in rows):
         columns, lines = benchmark_lines([row for row in rows if row["benchmark"] == name])

@@ -1,11 +1,11 @@
-"""Figures of curves in the plane: the paper's Figures 2 and 6 to 10, and two that put smoothness in numbers.
+"""Figures of curves in the plane: the paper's Figures 2 and 6 to 10, error against roughness, and learning curves.
 
 Each function takes plain arrays and returns a `Figure`. The arrays of one curve are
 
     fine_times (m,)      fits {name: (m, 2)}      truth (m, 2), the noise-free curve, optional
-    observed (t, y) and test (t, y) with t (k,) and y (k, 2): points the models saw, and did not see;
+    observed (t, y) and test (t, y) with t (k,) and y (k, 2): points that the models saw, and did not see.
 
-several curves have one more axis in front, (n, m, 2) and so on; times may be shared by all curves.
+Several curves have one more leading axis, (n, m, 2) and so on. All curves may share their times.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -64,8 +65,8 @@ def spiral_overview(
 ) -> Figure:
     """Draw the paper's Figure 2: A the curves in the plane, B components, C a closer look, D the errors.
 
-    B and C show the first curve. C is where the fits differ most, unless ``zoom`` = (from, to) is given;
-    its lower half is the slope, by ``derivatives`` {name: (m, 2)} if given, else by differences of the fits.
+    B and C show the first curve. C shows the interval where the fits differ most, or ``zoom`` = (from, to). Its lower
+    half is the slope: ``derivatives`` {name: (m, 2)} if given, else finite differences of the fits.
     ``errors`` {name: (n_curves,)} and ``p_values`` are as in `error_distributions`.
     """
     curves = take_apart(fine_times, fits, observed, test, truth)
@@ -74,12 +75,7 @@ def spiral_overview(
 
     fig, axes = new_figure(2, 2, (PAGE_WIDTH, 6.9), width_ratios=(1, 1.25), height_ratios=(1, 1.08))
     plane, distribution = axes[0, 0], axes[1, 1]
-    grid = axes[0, 0].get_gridspec()
-    for ax in (axes[0, 1], axes[1, 0]):
-        ax.remove()
-    top, bottom = grid[0, 1].subgridspec(2, 1), grid[1, 0].subgridspec(2, 1)
-    against_time = [fig.add_subplot(top[0]), fig.add_subplot(top[1])]
-    closer = [fig.add_subplot(bottom[0]), fig.add_subplot(bottom[1])]
+    against_time, closer = _halves(fig, axes[0, 1]), _halves(fig, axes[1, 0])
 
     for one in curves:
         draw_plane(plane, one)
@@ -124,14 +120,11 @@ def example_spiral(
 ) -> Figure:
     """Draw the paper's Figure 6: one curve in the plane and each component against time.
 
-    ``fits`` may be empty: then this shows the data alone.
+    If ``fits`` is empty, only the data are shown.
     """
     curve = take_apart(fine_times, fits, observed, test, truth)[0]
     fig, axes = new_figure(1, 2, (PAGE_WIDTH, 3.7), width_ratios=(1, 1.25))
-    grid = axes[0, 0].get_gridspec()
-    axes[0, 1].remove()
-    right = grid[0, 1].subgridspec(2, 1)
-    components = [fig.add_subplot(right[0]), fig.add_subplot(right[1])]
+    components = _halves(fig, axes[0, 1])
     draw_plane(axes[0, 0], curve)
     for c, ax in enumerate(components):
         draw_component(ax, curve, c)
@@ -151,7 +144,7 @@ def more_spirals(
     truth: ArrayLike | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw the paper's Figure 7: several curves (columns), a row for each of the systems in ``fits``."""
+    """Draw the paper's Figure 7: one column per curve and one row per system in ``fits``."""
     return titled(_rows_of_systems(take_apart(fine_times, fits, observed, test, truth)), title)
 
 
@@ -165,7 +158,7 @@ def noisy_spirals(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw the paper's Figure 8: fits of noisy points over the noise-free curve, a row for each system."""
+    """Draw the paper's Figure 8: fits of noisy points over the noise-free curve, one row per system."""
     return titled(_rows_of_systems(take_apart(fine_times, fits, observed, test, truth)), title)
 
 
@@ -178,10 +171,10 @@ def error_distributions(
     ylabel: str = ERROR,
     condition: str | None = None,
 ) -> Figure:
-    """Draw the paper's Figures 9 and 10: the error of every curve, for each system, with the P values.
+    """Draw the paper's Figures 9 and 10: the error of every curve for each system, with P values.
 
-    ``errors`` is {name: (n_curves,)}. ``condition`` chooses among tests that come from a `result.json`. The
-    axis is logarithmic when the systems are more than a factor of ten apart.
+    ``errors`` is {name: (n_curves,)}. ``condition`` selects among the tests of a `result.json`. The axis is
+    logarithmic if the medians of the systems differ by more than a factor of ten.
     """
     fig, axes = new_figure(1, 1, (min(PAGE_WIDTH, 1.6 + 1.5 * max(len(errors), 2)), 3.8))
     draw_distributions(axes[0, 0], errors, p_values, condition)
@@ -198,10 +191,10 @@ def error_against_roughness(
     condition: str | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw one labelled point per model: its error, and how rough its curves are next to the noise-free ones.
+    """Draw one labelled point per model: its error, and the roughness of its curves relative to the noise-free ones.
 
-    ``rows`` is the `table` of a `result.json`; ``error`` and ``roughness`` name metrics of it. Rows of other
-    conditions than ``condition``, or without both metrics, are left out.
+    ``rows`` is the `table` of a `result.json`; ``error`` and ``roughness`` name two of its metrics. Rows without both
+    metrics, or of a condition other than ``condition``, are left out.
     """
     points: dict[str, tuple[float, float]] = {}
     for row in rows:
@@ -238,10 +231,10 @@ def learning_curves(
     xlabel: str = "training step",
     ylabel: str = "error at held-out points",
 ) -> Figure:
-    """Draw the score of each model during training, its best moment marked.
+    """Draw the score of each model during training, with its best value marked.
 
-    ``histories`` is {name: [(step, score)]}. Scores that are not positive numbers cannot be drawn on the
-    logarithmic axis and are left out.
+    ``histories`` is {name: [(step, score)]}. Scores that are not positive and finite are left out, since the axis is
+    logarithmic.
     """
     fig, axes = new_figure(1, 1, (PAGE_WIDTH * 0.86, 3.4))
     ax, drawn = axes[0, 0], 0
@@ -266,13 +259,22 @@ def learning_curves(
     return titled(fig, title)
 
 
+def _halves(fig: Figure, ax: Axes) -> list[Axes]:
+    """Replace a panel by two panels, one above the other."""
+    spec = ax.get_subplotspec()
+    assert spec is not None
+    ax.remove()
+    halves = spec.subgridspec(2, 1)
+    return [fig.add_subplot(halves[0]), fig.add_subplot(halves[1])]
+
+
 def _rows_of_systems(curves: Sequence[Curve]) -> Figure:
     names = list(curves[0].fits)
     if not names:
-        raise CSTError("fits is empty: give at least one system to draw")
+        raise CSTError("fits is empty; pass at least one system to draw")
     if len(curves) > 8:
         raise CSTError(f"{len(curves)} curves do not fit side by side; choose at most 8")
-    # Square panels: their side follows from the page's width, and the height from their side.
+    # Square panels: the page width determines their side, and their side the height of the figure.
     side = min((PAGE_WIDTH - 0.45) / len(curves) - 0.42, 2.2)
     size = (PAGE_WIDTH, 0.8 + (side + 0.12) * len(names))
     fig, axes = new_figure(len(names), len(curves), size, sharex="col", sharey="col")
@@ -280,7 +282,7 @@ def _rows_of_systems(curves: Sequence[Curve]) -> Figure:
         for j, curve in enumerate(curves):
             ax = axes[i, j]
             draw_plane(ax, curve, [name])
-            # A square box, the same scale on both sides, and the same limits down the column.
+            # A square box, the same scale on both axes, and the same limits down the column.
             ax.set_box_aspect(1)
             ax.set_aspect("auto")
             limits = square_limits([*curve.fits.values(), curve.observed[1], *present(curve.truth)])

@@ -1,4 +1,4 @@
-"""The panel of error distributions: every sample a point, quartiles, density, and brackets with P values."""
+"""Panel of error distributions: one dot per sample, quartiles, density, and brackets with P values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cstformer.report.style import colours_of
 from cstformer.report.tables import format_number, format_p
 
 PValues: TypeAlias = Mapping[tuple[str, str], float] | Sequence[Mapping[str, Any]]
-"""P value of each pair of names; or the `tests` of a `result.json`, whose names read "A vs B"."""
+"""P values by pair of names, or the `tests` of a `result.json`, whose names have the form "A vs B"."""
 
 ERROR = "mean error at unseen points"
 
@@ -26,7 +26,7 @@ ERROR = "mean error at unseen points"
 def draw_distributions(
     ax: Axes, errors: Mapping[str, ArrayLike], p_values: PValues | None, condition: str | None
 ) -> None:
-    """Draw a cloud of errors per name, side by side, and a bracket for each P value."""
+    """Draw the errors of each name side by side, with a bracket for each P value."""
     data = {name: np.asarray(e, dtype=float).ravel() for name, e in errors.items()}
     data = {name: e[np.isfinite(e)] for name, e in data.items()}
     if not data or not all(len(e) for e in data.values()):
@@ -40,7 +40,7 @@ def draw_distributions(
     pairs = _pairs(p_values, list(data), condition)
     scaled = np.log10(everything) if logarithmic else everything
     low, high = padded(scaled, 0.06)
-    # Brackets stand above the data: each takes a tenth of the height.
+    # Leave room above the data: each bracket takes a tenth of the height.
     high += (high - low) * 0.1 * len(pairs) / (1 - 0.1 * len(pairs)) if len(pairs) < 9 else 0
     if logarithmic:
         ax.set_yscale("log")
@@ -60,7 +60,7 @@ def draw_distributions(
 
 
 def _raincloud(ax: Axes, x: int, e: np.ndarray, colour: str, logarithmic: bool) -> None:
-    """Draw every curve as a point, the quartiles as a bar, and the density beside them."""
+    """Draw each curve as a dot, the quartiles as a bar, and the density beside them."""
     jitter = np.random.default_rng(x).uniform(-0.34, -0.12, len(e))
     ax.plot(x + jitter, e, "o", color=colour, markersize=2.8, alpha=0.45, mew=0, zorder=2)
     scaled = np.log10(e) if logarithmic else e
@@ -72,7 +72,7 @@ def _raincloud(ax: Axes, x: int, e: np.ndarray, colour: str, logarithmic: bool) 
             heights,
             x + 0.08,
             x + 0.08 + 0.36 * width,
-            where=width > 0.03,  # around a lone outlier there is no density worth a sliver of ink
+            where=width > 0.03,  # cut the thin tail of the density towards lone outliers
             color=colour,
             alpha=0.35,
             linewidth=0,
@@ -93,7 +93,7 @@ def _bracket(ax: Axes, ends: Sequence[int], height: float, p: float) -> None:
 
 
 def _pairs(p_values: PValues | None, names: Sequence[str], condition: str | None) -> dict[tuple[str, str], float]:
-    """P value of each pair of drawn names, the narrowest bracket first."""
+    """P value of each pair of drawn names, sorted by the width of their bracket."""
     found: dict[tuple[str, str], float] = {}
     if isinstance(p_values, Mapping):
         for (a, b), p in p_values.items():

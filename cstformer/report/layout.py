@@ -1,4 +1,4 @@
-"""Parts that every figure needs: limits, legends, titles and labels that cover no data."""
+"""Limits, legends, titles and labels of figures, placed so that they cover no data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 
 
 def plain_log_axis(ax: Axes) -> None:
-    """Write 0.02 and 500 rather than powers, with ticks between the decades where these are few."""
+    """Label a log axis with plain numbers such as 0.02 and 500, and with ticks between decades if these are few."""
     decades = float(np.diff(np.log10(ax.get_ylim()))[0])
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.3 else (1,), numticks=12))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -23,20 +23,20 @@ def plain_log_axis(ax: Axes) -> None:
 
 
 def padded(values: np.ndarray, fraction: float) -> tuple[float, float]:
-    """Limits with some air around the values."""
+    """Axis limits around the values, with a margin of this fraction of their range."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     air = (high - low) * fraction or 0.05 * max(abs(high), 1e-3)
     return low - air, high + air
 
 
 def legend_above(fig: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Above the panels, where it can cover no data."""
+    """Put the legend above the panels, where it covers no data."""
     columns = len(labels) if sum(map(len, labels)) + 7 * len(labels) < 105 else 3
     fig.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.4)
 
 
 def titled(fig: Figure, title: str) -> Figure:
-    """Put the title over the figure, or over its legend where there is one."""
+    """Put the title above the figure, or above its legend if there is one."""
     if title and fig.legends:
         fig.legends[0].set_title(title, prop=FontProperties(size=10))
     elif title:
@@ -50,10 +50,10 @@ def _overlap(a: Bbox, b: Bbox) -> float:
 
 
 def label_points(fig: Figure, ax: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray, keep_clear: float) -> None:
-    """Write each name beside its point, at the first of twelve places that covers nothing else.
+    """Write each name beside its point, at the first of twelve positions without an overlap.
 
-    Nothing else: no other point or name, and not the horizontal line at y = ``keep_clear``. Call it last,
-    when the limits of the axes and the layout of the figure are settled.
+    Names avoid other points, other names and the horizontal line at y = ``keep_clear``. Call this last, when the limits
+    of the axes and the layout of the figure are final.
     """
     canvas = FigureCanvasAgg(fig)
     fig.draw_without_rendering()

@@ -1,4 +1,4 @@
-"""Attention maps side by side: who reads whom, and how well a map is up-sampled (the paper's Figures 3 and 11)."""
+"""Attention maps side by side, to compare ways of up-sampling them (the paper's Figures 3 and 11)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def attention_maps(
     names: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draw maps (readers × read), one row of panels a sample, one column a way to get the map.
+    """Draw attention maps (readers × tokens read), with one row of panels per sample and one column per method.
 
     Parameters
     ----------
-    rows : {column title: map (m, n)} of each sample; all have the same columns
-    ticks : {column title: (times of the readers, times of what they read)}
-    names : what each row shows, written on its left
-    title : of the figure
+    rows : {column title: map (m, n)} of each sample; all samples have the same columns
+    ticks : {column title: (times of the readers, times of the tokens they read)}
+    names : label of each row
+    title : title of the figure
 
-    What is drawn is attention over even attention, map × n, so that maps of different sizes may be compared; panels of
-    a row share their colours, and each row has its own scale.
+    Maps are drawn relative to uniform attention, map × n, so that maps of different sizes are comparable. The panels of
+    a row share one colour scale.
     """
     if not rows or not rows[0]:
         raise CSTError("there is no attention map to draw")
@@ -61,6 +61,6 @@ def attention_maps(
 
 
 def _label(axis: Any, times: np.ndarray) -> None:
-    """Three times along an axis, at the tokens they belong to."""
+    """Label the first, middle and last token of an axis with their times."""
     places = [] if not len(times) else sorted({0, len(times) // 2, len(times) - 1})
     axis.set_ticks(places, [f"{times[k]:.2g}" for k in places])

@@ -1,4 +1,4 @@
-"""One self-contained HTML page per run, and one over all of them: opens from disk, loads nothing, prints well."""
+"""Self-contained HTML pages: one per run and one summary of all runs. They open from disk and load nothing."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ IMAGE_TYPES = {
 
 
 ORDER = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
-"""Experiments as the paper has them."""
+"""Experiments in the order of the paper."""
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
-    """Write `report.html` into a run's folder from its `result.json` and figures; return its path."""
+    """Write `report.html` into the folder of a run, from its `result.json` and figures, and return its path."""
     folder = Path(run_dir)
     result = load_result(folder)
     target = folder / "report.html"
@@ -52,7 +52,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
 
 
 def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> str:
-    """Make the page's text; figures are read from ``folder`` and put into it."""
+    """Return the HTML of a run. Figures are read from ``folder`` and embedded."""
     tables = groups(result)
     facts = {
         "preset": result["preset"],
@@ -76,7 +76,7 @@ def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> st
 
 
 def write_overview(folder: str | os.PathLike[str], missing: Mapping[str, str] | None = None) -> Path:
-    """Write `report.html` over the runs in a folder (``cst run all``), each in a folder of the experiment's name.
+    """Write the summary `report.html` of the runs in a folder (``cst run all``), one subfolder per experiment.
 
     ``missing`` gives the reason for each experiment that could not be run.
     """
@@ -89,7 +89,7 @@ def write_overview(folder: str | os.PathLike[str], missing: Mapping[str, str] | 
 
 
 def results_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """Folders right inside this one that hold a result, in the order of the paper, others behind."""
+    """List the direct subfolders with a result, in the order of the paper; unknown experiments come last."""
     root = Path(folder).resolve()
     runs = [path.parent for path in Path(folder).glob("*/result.json") if path.resolve().is_relative_to(root)]
     place = {name: i for i, name in enumerate(ORDER)}
@@ -97,9 +97,9 @@ def results_in(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def render_overview(results: Mapping[str, Mapping[str, Any]], folder: Path, missing: Mapping[str, str]) -> str:
-    """Make the text of the page over all results: who wins, the tables, the first figure of each."""
+    """Return the HTML of the summary: the best models, the tables and the first figure of each result."""
     if not results and not missing:
-        raise CSTError(f"{folder} holds no result; `cst run all` writes one folder an experiment")
+        raise CSTError(f"{folder} holds no result; `cst run all` writes one folder per experiment")
     parts = []
     for name, result in results.items():
         tables = groups(result)
@@ -121,7 +121,7 @@ def render_overview(results: Mapping[str, Mapping[str, Any]], folder: Path, miss
 
 
 def _template(name: str) -> Template:
-    """A page's template; every text of a result is foreign and is escaped, wherever it stands."""
+    """Load a template. Results may come from elsewhere, so all of their text is escaped."""
     files = resources.files("cstformer.report")
     loader = FunctionLoader(lambda part: files.joinpath(part).read_text(encoding="utf-8"))
     look: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
@@ -129,7 +129,7 @@ def _template(name: str) -> Template:
 
 
 def headline(group: Group) -> dict[str, str] | None:
-    """Say who wins the first metric of a condition; None where nobody competes."""
+    """Name the best model by the first metric of a condition; None if there is nothing to compare."""
     if len(group.columns) < 2:
         return None
     winners = [line for line in group.lines if line[1].best]
@@ -166,14 +166,14 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, st
 
 
 def _figure(entry: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Read one figure as a data URI."""
+    """Read a figure and encode it as a data URI."""
     path = folder / entry["file"]
-    # A result may come from elsewhere: it must not pull other files of this disk into a page that is shared.
+    # A result may come from elsewhere. It must not embed other files of this disk into a page that may be shared.
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise CSTError(f"the figure {entry['file']!r} lies outside of {folder}; figures belong into the run")
+        raise CSTError(f"the figure {entry['file']!r} lies outside of {folder}; figures must be inside the run")
     kind = IMAGE_TYPES.get(path.suffix.lower())
     if kind is None:
-        raise CSTError(f"the figure {entry['file']!r} is none of {', '.join(IMAGE_TYPES)}")
+        raise CSTError(f"the figure {entry['file']!r} has none of the suffixes {', '.join(IMAGE_TYPES)}")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Panels of one curve: in the plane, against time, close up, and its slope; and the curve they draw."""
+"""Panels that draw one curve: in the plane, against time, enlarged, and its slope."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPONENTS = ("component 1", "component 2")
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve and all that is known about it."""
+    """One curve: the fits of each system, observed and unseen points, and the noise-free truth."""
 
     times: np.ndarray
     fits: dict[str, np.ndarray]
@@ -38,7 +38,7 @@ class Curve:
 def take_apart(
     fine_times: ArrayLike, fits: Fits, observed: Points, test: Points | None, truth: ArrayLike | None
 ) -> list[Curve]:
-    """Check the shapes and take the curves apart."""
+    """Check the shapes of the arrays and split them into one `Curve` each."""
     arrays = {f"fits[{name!r}]": np.asarray(y, dtype=float) for name, y in fits.items()}
     if truth is not None:
         arrays["truth"] = np.asarray(truth, dtype=float)
@@ -78,7 +78,7 @@ def take_apart(
 
 
 def draw_plane(ax: Axes, curve: Curve, names: Sequence[str] | None = None) -> None:
-    """Draw the curve in the plane, with the fits of ``names`` only, or of all."""
+    """Draw the curve in the plane, with all fits or only those in ``names``."""
     if curve.truth is not None:
         ax.plot(*curve.truth.T, color=colour_of("truth"), linewidth=2.6, zorder=1)
     if curve.test is not None:
@@ -127,7 +127,7 @@ def _observed(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def draw_zoom(ax: Axes, curve: Curve, component: int, window: tuple[float, float]) -> None:
-    """Draw one component against time, within a window of time."""
+    """Draw one component against time, within an interval of time."""
     draw_component(ax, curve, component)
     inside = _inside(curve.times, window)
     seen = [y[inside, component] for y in (*curve.fits.values(), *present(curve.truth))]
@@ -140,7 +140,7 @@ def draw_zoom(ax: Axes, curve: Curve, component: int, window: tuple[float, float
 def draw_slopes(
     ax: Axes, curve: Curve, slopes: Mapping[str, np.ndarray], component: int, window: tuple[float, float]
 ) -> None:
-    """Draw the slopes (m, 2) of the fits, and that of the noise-free curve, within a window of time."""
+    """Draw the slopes (m, 2) of the fits and of the noise-free curve within an interval of time."""
     inside = _inside(curve.times, window)
     if curve.truth is not None:
         slope = np.gradient(curve.truth, curve.times, axis=0)[:, component]
@@ -162,14 +162,14 @@ def draw_slopes(
 
 
 def share_time(axes: Sequence[Axes]) -> None:
-    """Two panels above each other have one time axis."""
+    """Give two panels, one above the other, a common time axis."""
     axes[0].sharex(axes[1])
     axes[0].tick_params(labelbottom=False)
     axes[0].set_xlabel("")
 
 
 def closer_look(curve: Curve, zoom: tuple[float, float] | None) -> tuple[int, tuple[float, float]]:
-    """Choose the component and the fifth of the time axis where the fits differ most from each other."""
+    """Choose the component and the interval, a fifth of the time axis, where the fits differ most."""
     first, last = float(curve.times[0]), float(curve.times[-1])
     values = np.stack([*curve.fits.values(), *present(curve.truth)])
     spread = np.ptp(values, axis=0)  # (m, 2)
@@ -185,7 +185,7 @@ def closer_look(curve: Curve, zoom: tuple[float, float] | None) -> tuple[int, tu
 
 
 def curve_legend(fig: Figure, curve: Curve) -> None:
-    """Explain all that is drawn of a curve, in one line above the panels."""
+    """Draw the legend of a curve in one line above the panels."""
     handles = [
         Line2D([], [], color=colour, linestyle=line_of(name), linewidth=1.5, label=name)
         for name, colour in colours_of(curve.fits).items()
@@ -202,7 +202,7 @@ def curve_legend(fig: Figure, curve: Curve) -> None:
 
 
 def square_limits(clouds: Sequence[np.ndarray]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of equal length on both axes that hold all points."""
+    """Axis limits of equal length that contain all points."""
     points = np.concatenate(clouds)
     low, high = np.nanmin(points, axis=0), np.nanmax(points, axis=0)
     centre, half = (low + high) / 2, 0.56 * (high - low).max()
@@ -213,7 +213,7 @@ def square_limits(clouds: Sequence[np.ndarray]) -> tuple[tuple[float, float], tu
 
 
 def present(x: Any) -> list[Any]:
-    """Make a list of x, which is empty if x is None."""
+    """Return [x], or an empty list if x is None."""
     return [] if x is None else [x]
 
 

@@ -1,4 +1,4 @@
-"""How time and memory of a training step grow: the figure behind ``cst bench --figure`` (the paper's Figure 15)."""
+"""Growth of time and memory of a training step: the figure of ``cst bench --figure`` (the paper's Figure 15)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MEASURES = {"seconds": "seconds a step", "peak MB": "peak memory (MB)"}
 
 @styled
 def scaling_figure(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Figure:
-    """Draw time (above) and memory (below) against what was varied, a column each, with fitted slopes.
+    """Draw time (top) and memory (bottom) against each varied size, one column per size, with fitted slopes.
 
-    ``rows`` are those of the benchmark ``scaling``: {"axis", "system", "size", "seconds", "peak MB"}, and
-    {"axis", "system", "slope of seconds", "slope of peak MB"}.
+    ``rows`` are those of the benchmark ``scaling``: measurements {"axis", "system", "size", "seconds", "peak MB"} and
+    fits {"axis", "system", "slope of seconds", "slope of peak MB"}.
     """
     measured = [row for row in rows if "size" in row]
     axes = [axis for axis in LABELS if any(row["axis"] == axis for row in measured)]
     if not axes:
-        raise CSTError("there is no measurement of the benchmark 'scaling' to draw; run cst bench with it")
+        raise CSTError("rows has no measurement of the benchmark 'scaling'; run cst bench --only scaling")
     fig, panels = new_figure(2, len(axes), (PAGE_WIDTH, 4.6), sharex="col")
     for column, axis in enumerate(axes):
         for line, (measure, label) in enumerate(MEASURES.items()):
@@ -57,7 +57,7 @@ def scaling_figure(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Fig
 
 
 def _write_slopes(ax: Any, slopes: Sequence[Mapping[str, Any]], measure: str) -> None:
-    """Exponents of the fitted power laws, in the colour of their line, in a corner that the lines leave free."""
+    """Write the exponents of the fitted power laws into a free corner, each in the colour of its line."""
     for i, row in enumerate(slopes):
         text, colour = f"slope {row[f'slope of {measure}']:.2f}", SYSTEMS[row["system"]][0]
         ax.text(0.04, 0.97 - 0.1 * i, text, color=colour, transform=ax.transAxes, va="top", size=7.5)

@@ -1,7 +1,7 @@
-"""One look for all figures: a fixed, colour-blind-safe colour per system, quiet axes, whole files.
+"""Common style of all figures: a fixed, colour-blind-safe colour per system, plain axes, atomic files.
 
-Matplotlib is used through its objects only (`matplotlib.figure.Figure`), so that no window, no backend and no
-global state are touched: figures can be made in a thread, a server or a test.
+Matplotlib is used only through its objects (`matplotlib.figure.Figure`), without windows, backends or global state,
+so figures can be drawn in a thread, a server or a test.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cstformer.errors import CSTError
 from cstformer.system.atomic import atomic_path
 
 PAGE_WIDTH = 7.4
-"""Inches. At 150 dpi this fills the text width of the page, and letters of 8 points stay readable there."""
+"""Inches. At 150 dpi this fills the text width of the page, and 8-point text stays readable."""
 
 DPI = 150
 
-# Okabe and Ito's eight colours, which stay apart in all common forms of colour blindness. CST is red, the
-# Transformer blue and the unseen points green, as in the paper's Figure 2.
+# Okabe and Ito's eight colours, which are distinguishable with all common forms of colour blindness. CST is red, the
+# Transformer blue and unseen points green, as in the paper's Figure 2.
 COLOURS = {
     "CST": "#D55E00",
     "Transformer": "#0072B2",
@@ -51,7 +51,7 @@ COLOURS = {
     "LatentODE": "#AA4499",
     "copy": "#666666",
 }
-"""Colour of each system; `colour_of` also understands the other names in `ALIASES`."""
+"""Colour of each system; `colour_of` also accepts the names in `ALIASES`."""
 
 ALIASES = {
     "spline": "cubic",
@@ -65,10 +65,10 @@ ALIASES = {
     "raw data": "copy",
 }
 
-# For names nobody has foreseen: none of these is a known system's colour.
+# Colours of unknown names; none of these belongs to a known system.
 FALLBACK = ("#6A3D9A", "#A6761D", "#1B9E9E", "#E7298A", "#5C7A29", "#4D4D4D", "#B2182B", "#2C5AA0")
 
-# Lines are told apart without colour too.
+# Dash patterns, so that lines are distinguishable without colour too.
 LINES: dict[str, Any] = {"linear": (0, (5, 1.5)), "cubic": (0, (6, 1.5, 1.2, 1.5)), "GP": (0, (1.5, 1.2))}
 
 LABELS = {"truth": "noise-free curve", "observed": "observed points", "test": "unseen points"}
@@ -115,7 +115,7 @@ R = TypeVar("R")
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a figure function: whatever it makes is made with `STYLE`, and nothing is changed after it."""
+    """Decorate a function that draws a figure: apply `STYLE` while it runs, and restore matplotlib's settings."""
 
     @functools.wraps(draw)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -129,7 +129,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 def new_figure(
     rows: int = 1, cols: int = 1, size: tuple[float, float] = (PAGE_WIDTH, 3.2), **subplots: Any
 ) -> tuple[Figure, np.ndarray]:
-    """Make a figure and its (rows, cols) array of axes; ``subplots`` goes to `Figure.subplots`.
+    """Make a figure and its (rows, cols) array of axes; ``subplots`` is passed to `Figure.subplots`.
 
     >>> fig, axes = new_figure(2, 3)
     >>> axes.shape
@@ -141,10 +141,10 @@ def new_figure(
 
 @styled
 def save_figure(fig: Figure, path: str | os.PathLike[str], *, svg: bool = False) -> Path:
-    """Write ``path`` (a .png, 150 dpi) whole or not at all, with ``svg`` its vector twin too; return it."""
+    """Write the figure to ``path`` (a .png, 150 dpi) atomically and return the path; ``svg`` adds a vector version."""
     target = Path(path)
     if target.suffix.lower() != ".png":
-        raise CSTError(f"a figure is saved as .png (svg=True adds the .svg), got {target.name!r}")
+        raise CSTError(f"path={target.name!r}: figures are saved as .png (svg=True adds an .svg); change the suffix")
     with atomic_path(target) as tmp:
         fig.savefig(tmp, format="png", dpi=DPI, metadata={"Software": None})
     if svg:
@@ -154,7 +154,7 @@ def save_figure(fig: Figure, path: str | os.PathLike[str], *, svg: bool = False)
 
 
 def system_of(name: str) -> str | None:
-    """Find the known system a name speaks of, or None.
+    """Find the known system that a name refers to, or None.
 
     >>> system_of("cubic spline"), system_of("Transformer, σ=0.1"), system_of("transformers"), system_of("x")
     ('cubic', 'Transformer', None, None)
@@ -162,14 +162,14 @@ def system_of(name: str) -> str | None:
     text = name.strip().casefold()
     known = {system.casefold(): system for system in COLOURS} | ALIASES
     for key in sorted(known, key=len, reverse=True):
-        # "CST (paper)" is a kind of CST, "linearised" is not a kind of linear.
+        # "CST (paper)" is a variant of CST, "linearised" is not a variant of linear.
         if text.startswith(key) and not text[len(key) : len(key) + 1].isalnum():
             return known[key]
     return None
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
-    """Colour of each name, all different: a system's own, a shade of it for its variants, else a spare one.
+    """Give each name its own colour: that of its system, a shade of it for variants, or a fallback colour.
 
     >>> colours_of(["CST", "Transformer", "cubic spline"])
     {'CST': '#D55E00', 'Transformer': '#0072B2', 'cubic spline': '#CC79A7'}
@@ -177,7 +177,7 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     names = list(dict.fromkeys(names))
     exact = {name for name in names if name.strip().casefold() in {c.casefold() for c in COLOURS} | set(ALIASES)}
     chosen: dict[str, str] = {}
-    # The plain names first, so that a variant never takes the colour of the system itself.
+    # Exact names first, so that a variant never takes the colour of the system itself.
     for name in sorted(names, key=lambda name: name not in exact):
         system = system_of(name)
         if system is not None:

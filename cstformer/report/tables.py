@@ -1,4 +1,4 @@
-"""Tables of a `result.json`: for the console, for RESULTS.md and for the page, all with the same cells."""
+"""Tables of a `result.json` for the console, for RESULTS.md and for the report, all with the same cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cstformer.system.files import readable
 
 MISSING = "–"
 
-# What a result must have, and of which type; `notes` and `command` may be there too.
+# Required keys of a result and their types. `notes` and `command` are optional.
 CONTRACT: dict[str, type | tuple[type, ...]] = {
     "experiment": str,
     "preset": str,
@@ -35,13 +35,13 @@ CONTRACT: dict[str, type | tuple[type, ...]] = {
 
 HIGHER_IS_BETTER = ("r2", "r²", "accuracy", "correlation", "psnr", "ssim")
 
-# Rows that no system could win against, or that are the yardstick itself.
+# Reference rows, which do not compete: no model can beat them.
 YARDSTICKS = ("truth", "noise-free", "floor")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One formatted cell; ``best`` if it wins its column."""
+    """One formatted cell of a table; ``best`` if it is the best of its column."""
 
     text: str
     best: bool = False
@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one condition: the first column is the model."""
+    """The rows of one condition; the first column is the model."""
 
     condition: str
     columns: list[str]
@@ -60,7 +60,7 @@ class Group:
 
 
 def format_number(x: object, digits: int = 3) -> str:
-    """Write a number with ``digits`` significant digits; whole numbers in full; "–" if there is none.
+    """Format a number with ``digits`` significant digits. Integers are written in full, None and NaN as "–".
 
     >>> [format_number(x) for x in (0.038591, 818_000, 1.5e-7, 12.0, None, float("nan"))]
     ['0.0386', '818,000', '1.50e-7', '12.0', '–', '–']
@@ -80,7 +80,7 @@ def format_number(x: object, digits: int = 3) -> str:
 
 
 def format_value(mean: object, std: object = None) -> str:
-    """Write mean ± standard deviation, as many digits as the deviation can carry.
+    """Format mean ± standard deviation, with two significant digits of the deviation.
 
     >>> format_value(0.029812, 0.004071), format_value(4.88e-5, 2.1e-6), format_value(0.03859)
     ('0.0298 ± 0.0041', '(4.88 ± 0.21)e-5', '0.03859')
@@ -95,9 +95,9 @@ def format_value(mean: object, std: object = None) -> str:
 
 def _plus_minus(mean: float, std: float) -> str:
     decimals = max(1 - _exponent(std), 0)
-    if mean and decimals - 1 > 4 - _exponent(mean):  # a deviation far below the mean is written by itself
+    if mean and decimals - 1 > 4 - _exponent(mean):  # a deviation far below the mean gets its own format
         return f"{format_number(float(mean), 5)} ± {format_number(float(std), 2)}"
-    if mean:  # and a mean far below its deviation keeps two digits
+    if mean:  # a mean far below its deviation keeps two digits
         decimals = max(decimals, 1 - _exponent(mean) if _exponent(mean) >= -5 else 0)
     return f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
 
@@ -111,7 +111,7 @@ def _is_number(x: object) -> TypeGuard[float]:
 
 
 def format_p(p: object) -> str:
-    """Write a P value as papers do.
+    """Format a P value as papers do.
 
     >>> [format_p(p) for p in (3e-26, 0.00342, 0.0512, 0.7, None)]
     ['< 0.0001', '0.0034', '0.051', '0.70', '–']
@@ -122,7 +122,7 @@ def format_p(p: object) -> str:
 
 
 def format_duration(seconds: object) -> str:
-    """Write a duration for people.
+    """Format a duration in readable units.
 
     >>> [format_duration(s) for s in (0.42, 12.3, 723, 4000, None)]
     ['0.42 s', '12.3 s', '12 min 3 s', '1 h 7 min', '–']
@@ -142,10 +142,10 @@ def format_duration(seconds: object) -> str:
 
 
 def load_result(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check `result.json` in a run's folder; a `CSTError` says what is wrong with it."""
+    """Read and check the `result.json` in the folder of a run; raise a `CSTError` if it is invalid."""
     path = Path(run_dir) / "result.json"
     if not path.is_file():
-        raise CSTError(f"no result in {run_dir}: {path} does not exist; `cst run` writes it when a run is done")
+        raise CSTError(f"no result in {run_dir}: {path} does not exist; `cst run` writes it at the end of a run")
     with readable(path, "JSON"):
         result = json.loads(path.read_text(encoding="utf-8"))
         check_result(result)
@@ -153,7 +153,7 @@ def load_result(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_result(result: object) -> None:
-    """Refuse what does not have the shape of a `result.json`, and say where."""
+    """Raise a `CSTError` that names the place if this does not have the structure of a `result.json`."""
     if not isinstance(result, dict):
         raise CSTError(f"a result is an object with {', '.join(CONTRACT)}; got {type(result).__name__}")
     missing = [key for key in CONTRACT if key not in result]
@@ -195,7 +195,7 @@ def _short(value: object) -> str:
 
 
 def groups(result: Mapping[str, Any]) -> list[Group]:
-    """Sort the table by condition, in the order in which conditions and models first appear."""
+    """Group the table by condition, keeping the order in which conditions and models first appear."""
     check_result(result)
     conditions = dict.fromkeys(row["condition"] for row in result["table"])
     return [_group(c, [row for row in result["table"] if row["condition"] == c]) for c in conditions]
@@ -209,7 +209,7 @@ def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
         winners = best_rows(name, [e.get("mean") for e in entries], [row["model"] for row in rows])
         texts = [format_value(e.get("mean"), e.get("std")) for e in entries]
         columns.append((name, [Cell(text, best=j in winners) for j, text in enumerate(texts)]))
-        if i == 0:  # the paper gives one number per row: the first metric's
+        if i == 0:  # the paper gives one number per row, for the first metric
             columns += _unless_empty("paper", [format_number(row.get("paper"), 4) for row in rows])
     sizes = [{m["n"] for m in r["metrics"].values() if isinstance(m.get("n"), int)} for r in rows]
     every_size = set().union(*sizes)
@@ -224,14 +224,14 @@ def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
 
 
 def _unless_empty(name: str, texts: list[str]) -> list[tuple[str, list[Cell]]]:
-    """Make a column, or none if it has nothing to tell."""
+    """Make a column, or none if all of its cells are missing."""
     return [(name, [Cell(text) for text in texts])] if any(text != MISSING for text in texts) else []
 
 
 def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> set[int]:
-    """Rows with the best mean: the lowest, for scores such as R² the highest, for roughness the nearest to 1.
+    """Rows with the best mean: the lowest; for scores such as R² the highest; for roughness the nearest to 1.
 
-    Yardsticks (the truth itself, a noise floor) do not compete, and nobody wins alone.
+    Reference rows (the truth itself, a noise floor) do not compete. With fewer than two competitors no row is best.
 
     >>> best_rows("error", [0.03, 0.02, 0.0], ["CST", "cubic", "truth"])
     {1}
@@ -255,7 +255,7 @@ TEST_COLUMNS = ["test", "condition", "statistic", "P", "effect", "n"]
 
 
 def lines_of_tests(result: Mapping[str, Any]) -> list[list[str]]:
-    """Format the statistical tests, a line each, under `TEST_COLUMNS`."""
+    """Format the statistical tests, one line each, for the columns `TEST_COLUMNS`."""
     return [
         [
             test["name"],
@@ -270,7 +270,7 @@ def lines_of_tests(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def describe_machine(machine: str | Mapping[str, Any]) -> str:
-    """Write the machine in one line.
+    """Describe the machine in one line.
 
     >>> describe_machine({"cpu": "EPYC", "cores": 2})
     'cpu EPYC, cores 2'
@@ -279,7 +279,7 @@ def describe_machine(machine: str | Mapping[str, Any]) -> str:
 
 
 def command_of(result: Mapping[str, Any]) -> str:
-    """Give the command that makes this result again; if it was not recorded, the one that must have been."""
+    """Return the command that reproduces this result; if none was recorded, derive it from preset and seed."""
     seed = "" if result["seed"] is None else f" --seed {result['seed']}"
     return result.get("command") or f"cst run {result['experiment']} --preset {result['preset']}{seed}"
 
@@ -288,7 +288,7 @@ def command_of(result: Mapping[str, Any]) -> str:
 
 
 def console_table(result: Mapping[str, Any]) -> list[Table]:
-    """Tables for `rich`: one per condition, the best of each metric in bold, then one of the tests."""
+    """Tables for `rich`: one per condition, with the best of each metric in bold, and one of the tests."""
     tables = []
     for group in groups(result):
         table = Table(title=Text(group.condition, style="italic"), title_justify="left")
@@ -308,7 +308,7 @@ def console_table(result: Mapping[str, Any]) -> list[Table]:
 
 
 def markdown_tables(result: Mapping[str, Any]) -> str:
-    """Write one result as Markdown: how it was made, a table per condition, the tests, the notes."""
+    """Format one result as Markdown: its command, a table per condition, the tests and the notes."""
     check_result(result)
     facts = [f"preset {result['preset']}", f"seed {format_number(result['seed'])}"]
     facts += [format_duration(result["seconds"]), describe_machine(result["machine"])]
@@ -327,23 +327,23 @@ def markdown_tables(result: Mapping[str, Any]) -> str:
 
 
 def markdown_table(columns: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
-    """A Markdown table; the first ``left`` columns are set left, the others right."""
+    """Format a Markdown table; the first ``left`` columns are aligned left, the others right."""
     rule = [":---" if i < left else "---:" for i in range(len(columns))]
     rows = [[_escape(column) for column in columns], rule, *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def _escape(text: str) -> str:
-    """Keep a text within its cell: no column bars, no HTML, no emphasis, no line breaks."""
+    """Escape text for a Markdown cell: no column bars, HTML, emphasis or line breaks."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
     for mark in "|*_`[]":
         text = text.replace(mark, "\\" + mark)
-    # "< 0.0001" is the one text of ours with this sign, and no tag starts with a blank.
+    # Keep the "<" of P values such as "< 0.0001"; no HTML tag starts with a space.
     return text.replace("&lt; ", "< ")
 
 
 def write_results_md(results: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
-    """Write the whole RESULTS.md from several results, a section per experiment, in the given order."""
+    """Write RESULTS.md from several results, one section per experiment, in the given order."""
     if not results:
         raise CSTError("RESULTS.md needs at least one result, got none")
     for result in results:
@@ -363,7 +363,7 @@ def write_results_md(results: Sequence[Mapping[str, Any]], path: str | os.PathLi
     names = [result["experiment"] for result in results]
     for result in results:
         title = result["experiment"]
-        if names.count(title) > 1:  # the same experiment twice: tell the sections apart
+        if names.count(title) > 1:  # distinguish sections of the same experiment
             title += f" ({result['preset']}, seed {format_number(result['seed'])})"
         parts += [f"## {_escape(title)}", markdown_tables(result).rstrip()]
     target = Path(path)

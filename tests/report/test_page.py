@@ -197,7 +197,7 @@ def test_a_run_without_a_valid_result_is_refused_in_one_line(tmp_path, content, 
         ("figures/absent.png", "cannot read the figure"),
         ("../secret.png", "lies outside"),
         ("/etc/hostname.png", "lies outside"),
-        ("result.json", "is none of"),
+        ("result.json", "has none of the suffixes"),
         ("empty.png", "is empty"),
     ],
 )
