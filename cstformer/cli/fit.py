@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if model.report_.ended not in ("interrupted", "cap"):
         state.unlink(missing_ok=True)
     if not args.quiet:
+        assert model.kernel_ is not None  # a fitted CST has a kernel
         print(model.report_.sentence(model))
         print(
             f"estimated noise: {model.kernel_.noise:.3g} of the values' standard deviation; "
