@@ -1,4 +1,4 @@
-"""What is measured of a model of flows: errors in value and slope, roughness, and the field between the pixels."""
+"""Measurements of a model of flows: errors of value and slope, roughness, and the field between the pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.ndimage
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from cstformer.data.fine_frames import Ask, fine_frames
 from cstformer.data.samples import Samples
@@ -15,32 +15,36 @@ from cstformer.experiments.metrics import roughness
 from cstformer.experiments.navier_stokes.task import Flows, FlowTask, closer_truth, zoomed_truth
 from cstformer.models.cst import CST
 
-FRAMES_PER_PASS = 20  # as many as a test asks for; how many are asked at once matters to the joint pattern alone
+FRAMES_PER_PASS = 20  # as many as a test asks for; in the joint pattern the answer depends on this number
 FLOWS_PER_PASS = 25
-SHOWN = (0.2, 0.5, 0.8)  # of the time span: fields that are kept for the figures
+SHOWN = (0.2, 0.5, 0.8)  # times of the fields that are kept for the figures, as shares of the time span
 
 ZOOMED, TILED = "CST asked between the pixels", "the same, patches side by side"
 FOURIER, BICUBIC = "CST's frame, Fourier up-sampling", "CST's frame, bicubic up-sampling"
 
 Arrays = dict[str, np.ndarray]
+Row = tuple[str, str]
+"""A row of a table and its condition."""
 
 
 def ask_frames(
-    model: Any, context: Samples, times: np.ndarray, overlap: int, derivative: bool = False
+    model: Any, context: Samples, times: np.ndarray, flows: Flows, overlap: int, derivative: bool = False
 ) -> Float[np.ndarray, "N T H W"]:
-    """Frames of each flow at any times, or their time derivatives (of CST); patches of CST overlap."""
-    assert context.layout is not None
+    """Frames of each flow at any times, or (for CST) their time derivatives.
+
+    Patches overlap for CST in pattern ``context``; other models know the patches of the grid only.
+    """
     overlap = overlap if isinstance(model, CST) and model.pattern == "context" else 1
-    flows = []
+    made = []
     for first in range(0, len(context), FLOWS_PER_PASS):
         some = context[first : first + FLOWS_PER_PASS]
         ask: Ask = functools.partial(model.predict, some)
         if derivative:
             ask = functools.partial(model.derivative, some, index=(1, 0, 0))
         pieces = np.array_split(times, -(-len(times) // FRAMES_PER_PASS))
-        frames = [fine_frames(ask, context.layout, piece, overlap=overlap)[..., 0] for piece in pieces]
-        flows.append(np.concatenate(frames, 1).astype(np.float32))
-    return np.concatenate(flows)
+        frames = [fine_frames(ask, flows.layout, piece, overlap=overlap)[..., 0] for piece in pieces]
+        made.append(np.concatenate(frames, 1).astype(np.float32))
+    return np.concatenate(made)
 
 
 def squared_error(y: Float[np.ndarray, "N T H W"], truth: Float[np.ndarray, "N T H W"]) -> Float[np.ndarray, "N T"]:
@@ -50,19 +54,24 @@ def squared_error(y: Float[np.ndarray, "N T H W"], truth: Float[np.ndarray, "N T
 
 def frame_errors(model: Any, task: FlowTask, flows: Flows, overlap: int) -> Arrays:
     """Error of each test flow at each time of the frames."""
-    return {"mse": squared_error(ask_frames(model, task.test, flows.times, overlap), task.truth)}
+    return {"mse": squared_error(ask_frames(model, task.test, flows.times, flows, overlap), task.truth)}
+
+
+def mean_at(error: Float[np.ndarray, "N T"], where: Bool[np.ndarray, "N T"]) -> Float[np.ndarray, " N"]:
+    """Mean over the chosen times of each flow."""
+    return np.where(where, error, 0.0).sum(1) / where.sum(1)
 
 
 def closer_look(model: Any, task: FlowTask, flows: Flows, overlap: int, count: int) -> Arrays:
-    """The first test flows on a fine grid of times: errors of value and slope, roughness, fields for the figures.
+    """Measure the first test flows on a fine grid of times: errors of value and slope, roughness, fields to draw.
 
-    The slope is CST's own derivative; that of other models is taken by differences on the fine grid.
+    The slope of CST is its own derivative; that of other models is taken by differences on the fine grid.
     """
     truth, slope_truth = closer_truth(flows, count)
     context, times = task.test[:count], flows.fine_times
-    y = ask_frames(model, context, times, overlap)
+    y = ask_frames(model, context, times, flows, overlap)
     if isinstance(model, CST):
-        slope = ask_frames(model, context, times, overlap, derivative=True)
+        slope = ask_frames(model, context, times, flows, overlap, derivative=True)
     else:
         slope = np.gradient(y, times, axis=1).astype(np.float32)
     shown = shown_times(flows)
@@ -76,18 +85,17 @@ def closer_look(model: Any, task: FlowTask, flows: Flows, overlap: int, count: i
 
 
 def shown_times(flows: Flows) -> np.ndarray:
-    """Numbers of the fine times whose fields are kept: halfway between two frames."""
+    """Indices of the fine times whose fields are kept; they lie halfway between two frames."""
     count, between = len(flows.times) - 1, (len(flows.fine_times) - 1) // (len(flows.times) - 1)
     return np.array([int(share * count) * between + between // 2 for share in SHOWN])
 
 
 def zoomed_fields(model: CST, task: FlowTask, flows: Flows, overlap: int, count: int, zoom: int) -> dict[str, Arrays]:
-    """Fields between the pixels, by CST and by up-sampling of its frame, against the solver on the fine grid."""
+    """Compare fields between the pixels, by CST and by up-sampling of its frame, with the solver on the fine grid."""
     time = float(flows.fine_times[shown_times(flows)[1]])
     truth, context = zoomed_truth(flows, count, time, zoom), task.test[:count]
-    frame = ask_frames(model, context, np.array([time]), overlap)[:, 0]
-    ask, layout = functools.partial(model.predict, context), context.layout
-    assert layout is not None
+    frame = ask_frames(model, context, np.array([time]), flows, overlap)[:, 0]
+    ask, layout = functools.partial(model.predict, context), flows.layout
     fields = {
         ZOOMED: fine_frames(ask, layout, [time], zoom=zoom, overlap=overlap)[:, 0, ..., 0],
         TILED: fine_frames(ask, layout, [time], zoom=zoom, overlap=1)[:, 0, ..., 0],
@@ -106,21 +114,21 @@ def zoomed_fields(model: CST, task: FlowTask, flows: Flows, overlap: int, count:
 
 
 def seams(fields: Float[np.ndarray, "N H W"], border: int) -> Float[np.ndarray, " N"]:
-    """Mean squared second difference across the borders of patches of ``border`` points, over that elsewhere.
+    """Mean squared second difference across the borders of patches of ``border`` points, divided by that elsewhere.
 
     >>> field = np.tile(np.sin(2 * np.pi * np.arange(64) / 64), (1, 64, 1))
     >>> step = field + (np.arange(64) // 8 % 2)
     >>> bool(seams(field, 8)[0] < 1.2), bool(seams(step, 8)[0] > 10)
     (True, True)
     """
-    at = at_rest = 0.0
+    at_borders = elsewhere = 0.0
     for axis in (1, 2):
         second = np.square(np.roll(fields, -1, axis) - 2 * fields + np.roll(fields, 1, axis), dtype=np.float64)
         place = np.arange(fields.shape[axis]) % border
         across = (place == 0) | (place == border - 1)
-        at = at + second.compress(across, axis).mean((1, 2))
-        at_rest = at_rest + second.compress(~across, axis).mean((1, 2))
-    return np.asarray(at / at_rest)
+        at_borders = at_borders + second.compress(across, axis).mean((1, 2))
+        elsewhere = elsewhere + second.compress(~across, axis).mean((1, 2))
+    return np.asarray(at_borders / elsewhere)
 
 
 def fourier_upsampled(fields: Float[np.ndarray, "N H W"], zoom: int) -> Float[np.ndarray, "N _ _"]:
@@ -133,7 +141,7 @@ def fourier_upsampled(fields: Float[np.ndarray, "N H W"], zoom: int) -> Float[np
     """
     size = fields.shape[1]
     waves = np.fft.fftshift(np.fft.fft2(fields.astype(np.float64)), (1, 2))
-    waves[:, 0], waves[:, :, 0] = 0, 0  # the wave that the grid shows with one sign only
+    waves[:, 0], waves[:, :, 0] = 0, 0  # the Nyquist frequency: its phase is unknown on the coarse grid
     more = (zoom - 1) * size
     waves = np.pad(waves, ((0, 0), *((more // 2, more - more // 2),) * 2))
     return np.fft.ifft2(np.fft.ifftshift(waves, (1, 2))).real * zoom**2

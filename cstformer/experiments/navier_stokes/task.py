@@ -1,6 +1,6 @@
-"""Data of the Navier–Stokes experiment: which frames are given, their noise, and what to compare with.
+"""Data of the Navier–Stokes experiment: the given frames, their noise, and the true fields.
 
-Everything follows from the solutions in one Zarr file beside the run, made by `make_data` before the first cell.
+All data come from the solutions in one Zarr file in the run directory, which `make_data` writes before the first cell.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.datasets.navier_stokes import VISCOSITY, Law, forcing, make_navier_stokes, solutions
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.datasets.vorticity import tendency
 
-FINE = 4  # frames a time unit where one looks closer
-WORTH_WORKERS = 100  # flows below which starting processes takes longer than solving
+FINE = 4  # fine time steps between two frames
+WORTH_WORKERS = 100  # solving fewer flows takes less time than starting processes
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,21 @@ class Flows:
         return self.law.times
 
     @property
+    def layout(self) -> PatchLayout:
+        """Patches of a frame."""
+        size = self.law.size
+        return PatchLayout((size, size), (self.patch, self.patch), periodic=True)
+
+    @property
     def fine_times(self) -> Float[np.ndarray, " F"]:
-        """Times at which one looks closer: those of the frames, and others between them."""
+        """Times of the fine grid: those of the frames, and others between them."""
         steps = round(FINE * (self.times[-1] - self.times[0]) / self.law.every)
         return np.linspace(self.times[0], self.times[-1], steps + 1)
 
 
 @dataclass(frozen=True)
 class FlowTask:
-    """Samples of one setting. Frames are (N, T, size, size); all times in the units of the solver."""
+    """Samples of one condition; times are in the units of the solver."""
 
     train: Samples
     test: Samples
@@ -59,7 +66,7 @@ class FlowTask:
 
 
 def make_data(flows: Flows, progress: bool) -> None:
-    """Solve the equation, or go on where an earlier run was stopped."""
+    """Solve the equation, or resume where an earlier run stopped."""
     jobs = 1 if flows.law.samples < WORTH_WORKERS else None
     make_navier_stokes(flows.path, flows.law, jobs=jobs, progress=progress)
 
@@ -68,8 +75,8 @@ def make_data(flows: Flows, progress: bool) -> None:
 def flow_task(flows: Flows, given: int, noise: float, highest: float | None = None) -> FlowTask:
     """Noisy frames at ``given`` times of each flow: the first, the last, and others at random.
 
-    The noise is white, with ``noise`` times the standard deviation of all training frames; with ``highest``, each
-    training flow has a level of its own between the two.
+    The noise is white. Its standard deviation is ``noise`` times that of all training frames. With ``highest``, each
+    training flow has a level of its own, drawn uniformly between ``noise`` and ``highest``.
     """
     file, sd = Solutions(flows.path), _sd(flows)
     index = given_times(flows.law.samples, len(flows.times), given, flows.seed)
@@ -94,7 +101,7 @@ def _sd(flows: Flows) -> float:
 
 
 def given_times(flows: int, count: int, given: int, seed: int) -> Int[np.ndarray, "flows given"]:
-    """Numbers of the given times, in order; the first and the last are always given.
+    """Indices of the given times of each flow, sorted; the first and the last are always given.
 
     >>> given_times(2, 6, 4, seed=0).tolist()
     [[0, 2, 4, 5], [0, 2, 3, 5]]
@@ -105,14 +112,14 @@ def given_times(flows: int, count: int, given: int, seed: int) -> Int[np.ndarray
 
 
 def unseen_times(flows: Flows, given: int) -> Bool[np.ndarray, "N T"]:
-    """Of each test flow, True at the times that are not given."""
+    """True at the times of each test flow that are not given."""
     unseen = np.ones((flows.law.samples, len(flows.times)), dtype=bool)
     np.put_along_axis(unseen, given_times(*unseen.shape, given, flows.seed), False, 1)
     return unseen[flows.training :]
 
 
 def tokens(frames: Float[np.ndarray, "N T H W"], times: Float[np.ndarray, "N T"], flows: Flows) -> Samples:
-    """Patch tokens of periodic frames; each movie has times of its own."""
+    """Patch tokens of periodic frames; each flow has its own times."""
     one = frames_to_samples(frames[..., None], (flows.patch, flows.patch), periodic=True, time_unit="1")
     coords = one.coords.copy()
     coords[..., 0] = np.repeat(times, one.n // times.shape[1], axis=1)
@@ -130,7 +137,7 @@ def closer_truth(flows: Flows, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def zoomed_truth(flows: Flows, count: int, time: float, zoom: int) -> Float[np.ndarray, "count fine fine"]:
-    """The first test flows at one time, solved on a grid ``zoom`` times as fine from the same initial condition."""
+    """The first ``count`` test flows at one time, solved from the same initial condition on a finer grid."""
     size, step = zoom * flows.law.size, flows.law.step / zoom
     law = dataclasses.replace(flows.law, size=size, step=step, until=time, every=time)
     return solutions(range(flows.training, flows.training + count), law)[1][:, -1]
