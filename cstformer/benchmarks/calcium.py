@@ -1,4 +1,4 @@
-"""Hemodynamic correction: frames a second against a plain loop over patches, and growth with frames."""
+"""Hemodynamic correction: speed against a plain loop over patches, and growth with the number of frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cstformer.datasets.calcium.hemodynamics import RIM, TILE, noise_variance, r
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Rows of seconds and megapixels (pixels × frames) a second."""
+    """Measure seconds and megapixels (pixels × frames) per second."""
     side, counts = (24, [500, 1000, 2000]) if quick else (48, [1500, 3000, 6000])
     movies = {count: _movies(count, side) for count in counts}
     works = {f"{n} frames": (lambda n=n: remove_hemodynamics(*movies[n])) for n in counts}
@@ -23,7 +23,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         for n, s in zip(counts, seconds.values(), strict=True)
     ]
     slope = float(np.polyfit(np.log(counts), np.log(list(seconds.values())), 1)[0])
-    part = [movie[:, :TILE, :TILE] for movie in movies[counts[-1]]]  # the loop sees as many frames, fewer pixels
+    part = [movie[:, :TILE, :TILE] for movie in movies[counts[-1]]]  # for the loop: all frames, fewer pixels
     started = time.perf_counter()
     loop_over_patches(*part)
     loop = (time.perf_counter() - started) / TILE**2
@@ -38,7 +38,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 def loop_over_patches(
     signal: Float[np.ndarray, "T H W"], control: Float[np.ndarray, "T H W"], mask: Bool[np.ndarray, "H W"] | None = None
 ) -> Float[np.ndarray, "T H W"]:
-    """The same estimate as `remove_hemodynamics`, written as one reads it: patch after patch."""
+    """The same estimate as `remove_hemodynamics`, as a plain loop over patches."""
     count, height, width = signal.shape
     exists = np.ones((height, width), bool) if mask is None else mask
     out = np.full(signal.shape, np.nan)
@@ -67,7 +67,7 @@ def loop_over_patches(
 
 
 def _movies(count: int, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two channels of smooth hemodynamics and noise."""
+    """Make two channels that share smooth hemodynamics, each with its own noise."""
     rng = np.random.default_rng(0)
     shared = np.cumsum(rng.normal(scale=0.1, size=(count, 1, 1)), axis=0)
     noise = rng.normal(size=(2, count, side, side))

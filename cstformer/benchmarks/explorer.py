@@ -1,4 +1,4 @@
-"""From slider to picture: what `cst explore` computes when somebody moves something, with models of default size."""
+"""Latency of the explorer: what `cst explore` computes when a control moves, with models of default size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cstformer.explorer import curves, fields
 from cstformer.explorer.reader import Reader
 from cstformer.models.cst import CST
 
-GOAL = 200.0  # milliseconds from slider to picture
+GOAL = 200.0  # milliseconds that may pass between the slider and the picture
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Milliseconds of each movement, and of the same answer when the context is encoded again each time."""
+    """Measure milliseconds for each control, and for the same answer if the context is encoded again each time."""
     works = _curve_works() | _frame_works("frames 64 × 64", (64, 64), 1)
     if not quick:
         works |= _frame_works("frames 128 × 160, colours", (128, 160), 3)

@@ -1,7 +1,8 @@
-"""How a training step grows: time and memory against dummy points, order, width and context size.
+"""Growth of a training step: time and memory against dummy points, order, width and context size.
 
-For ``joint`` with exact attention (the paper's model as published), ``joint`` with Nyström attention (as the paper
-describes it) and ``context`` (ours). One curve a step, default sizes elsewhere; slopes are fitted beyond 500 points.
+The systems are ``joint`` with exact attention (the paper's model as published), ``joint`` with Nyström attention (as
+the paper describes it) and ``context`` (ours). A step has one curve, and all other sizes are the defaults. Slopes are
+fitted from 500 points on. On the command line this benchmark is called ``scaling``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ AXES = {
     "width": "width",
     "points": "context points",
 }
-"""What is varied, and its name in tables and figures."""
+"""The varied settings, and their names in tables and figures."""
 SIZES = {
     "dummies": (10, 30, 100, 200, 500, 1000, 2000, 5000, 10_000),
     "order": (0, 1, 2, 3),
@@ -35,13 +36,13 @@ SIZES = {
     "points": (10, 30, 100, 200, 500, 1000, 2000, 4000),
 }
 BASE = {"order": 1, "hide": 0.0, "noise": 0.0, "p": 2.0, "mu": 1e-6, "sobolev_every": 1, "batch": 1, "dummies": 100}
-FROM = 500  # points beyond which slopes are fitted
-MEMORY_LIMIT = 4000.0  # MB; a series ends before the size that would pass it
-TIME_LIMIT = 20.0  # seconds of the processor that a step takes; the same
+FROM = 500  # smallest size that slopes are fitted to
+MEMORY_LIMIT = 4000.0  # MB per step; a series stops before the size that would exceed it
+TIME_LIMIT = 20.0  # CPU seconds per step; a series stops before the size that would exceed it
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """One row a system and size, then the fitted slopes."""
+    """Measure one row per system and size, followed by the fitted slopes."""
     keep_freed_memory()
     rows: list[dict[str, Any]] = []
     for axis, sizes in SIZES.items():
@@ -53,11 +54,11 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 
 def measure_series(axis: str, sizes: Sequence[int], changes: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
-    """Seconds and memory of a step of one system at growing sizes, as far as the limits allow."""
+    """Measure seconds and memory of a step of one system at growing sizes, as far as the limits allow."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
         if rows and axis != "order":
-            # The next step is at most quadratic in its size.
+            # The cost of a step grows at most quadratically with its size.
             growth = (size / rows[-1]["size"]) ** 2
             if growth * rows[-1]["peak MB"] > 2 * MEMORY_LIMIT or growth * rows[-1]["CPU seconds"] > 2 * TIME_LIMIT:
                 break
@@ -75,7 +76,7 @@ def measure_series(axis: str, sizes: Sequence[int], changes: dict[str, Any], rou
 
 
 def fitted_slopes(axis: str, system: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row with the exponents of time and memory beyond `FROM`, where there is enough to fit."""
+    """Make a row with the exponents of time and memory from `FROM` on, if at least two sizes allow a fit."""
     far = [row for row in rows if row["size"] >= FROM]
     if axis not in ("dummies", "points") or len(far) < 2:
         return []

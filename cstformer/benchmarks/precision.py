@@ -1,6 +1,6 @@
-"""Is bfloat16 worth it here? Matrix products of the model's shapes, and whole answers, in both formats.
+"""Speed and accuracy of bfloat16 against float32: matrix products of the model's shapes, training and prediction.
 
-Also threads: a training step of the default and of the paper's size with one thread and with all of them.
+Also the effect of threads: a training step of the default and of the paper's size with one thread and with all cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES = {"default, feed-forward": (8192, 64, 128), "paper, feed-forward": (8192
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Rows of seconds and of errors, float32 = 1."""
+    """Measure seconds, and errors relative to float32."""
     keep_freed_memory()
     return _products() + _answers(quick) + _threads(quick)
 
@@ -42,7 +42,7 @@ def _products() -> list[dict[str, Any]]:
 
 
 def _answers(quick: bool) -> list[dict[str, Any]]:
-    """The same model trained and asked in both formats, judged by its error on unseen points of other curves."""
+    """Train and query the same model in both formats; the error is that at unseen points of other curves."""
     spirals, index = make_spirals(150), regular_indices()
     samples = Samples(spirals.times[index], spirals.values[:, index])
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""A million questions to one context: time, memory, second derivatives, against the bare matrix products."""
+"""A million queries of one context: time, memory and second derivatives, against the bare matrix products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cstformer.system.memory import keep_freed_memory
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Rows of seconds per million queries, the slope against their number, and ratios."""
+    """Measure seconds by number of queries, the exponent of their growth, memory, and ratios to the bare products."""
     keep_freed_memory()
     spirals, index = make_spirals(40), regular_indices()
     samples = Samples(spirals.times[index], spirals.values[:, index])
@@ -52,9 +52,9 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 
 def _products(model: CST, context: Samples, count: int, shorter: bool) -> Callable[[], None]:
-    """The matrix products alone that ``count`` queries need in the blocks, in chunks of the same size.
+    """Only the matrix products that ``count`` queries need in the blocks, in chunks of the same size.
 
-    ``shorter``: with the query and output projections taken into the few keys and values, as `_read_few` does.
+    With ``shorter`` the query and output projections are folded into the few keys and values, as `_read_few` does.
     """
     a, n = model.network_.architecture, context.n
     chunk = min(count, TOKENS_PER_PASS)

@@ -1,7 +1,7 @@
-"""The flow solver against the plain scheme of the literature, on the Navier–Stokes set: error and time.
+"""The flow solver against the plain scheme of the literature, on the Navier–Stokes data: error and time.
 
 The plain scheme takes forward Euler steps of 10⁻⁴ for advection and Crank–Nicolson for diffusion, with complex FFTs of
-one flow each. It is timed on a short stretch, and its time is scaled to a time unit.
+one flow each. It is timed over a few steps, and its time is scaled to one time unit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLAIN_BATCH = 20
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Rows of the largest relative error at t = 20, seconds for a time unit of one flow, and how much faster."""
+    """Measure the largest relative error at t = 20, the seconds per time unit of one flow, and the speed-up."""
     keep_freed_memory()
     count, units, steps = (2, 1, 20) if quick else (10, 5, 100)
     rows = []
@@ -49,7 +49,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 
 def _works(flows: Tensor, step: float, units: int, steps: int) -> dict[str, Work]:
-    """Time units of a block by ours, steps of all flows by the plain scheme."""
+    """The timed work: a block for ``units`` time units with our solver, all flows for ``steps`` plain steps."""
     force, plain = torch.as_tensor(forcing(flows.shape[-1])), Plain(flows, PLAIN_STEP)
     return {
         "ours": lambda: solve(flows[:BLOCK], [units], viscosity=VISCOSITY, step=step, forcing=force),
@@ -58,14 +58,14 @@ def _works(flows: Tensor, step: float, units: int, steps: int) -> dict[str, Work
 
 
 def _error(law: Law, count: int) -> float:
-    """Largest relative L2 error at the last time against float64 and steps of 1/40 (which errs by 10⁻⁹)."""
+    """Largest relative L2 error at the last time, against float64 and steps of 1/40 (whose own error is 10⁻⁹)."""
     fine = Law(until=law.until, every=law.every, amplitude=law.amplitude, step=1 / 40)
     (_, w), (_, truth) = solutions(range(count), law), solutions(range(count), fine, dtype="float64")
     return float((np.linalg.norm(w - truth, axis=(2, 3)) / np.linalg.norm(truth, axis=(2, 3))).max())
 
 
 class Plain:
-    """Flows (B, N, N) on the unit torus, forced as the set is, by the plain scheme."""
+    """The plain scheme for flows (B, N, N) on the unit torus, with the forcing of the data set."""
 
     def __init__(self, w: Tensor, step: float) -> None:
         n = w.shape[-1]
@@ -82,7 +82,7 @@ class Plain:
         self.waves = torch.fft.fft2(w.to(kind))
 
     def run(self, steps: int) -> Tensor:
-        """Vorticity after so many steps from the start."""
+        """Vorticity (B, N, N) after ``steps`` steps from the initial field."""
         w = self.waves
         for _ in range(steps):
             u, v, x, y = (torch.fft.ifft2(symbol * w).real for symbol in (self.u, self.v, self.x, self.y))

@@ -1,8 +1,8 @@
-"""One training step by derivative order: Taylor series against nested autograd, on the same loss.
+"""One training step by derivative order: Taylor series against nested autograd, with the same loss.
 
-``notebook``: the published notebook's workload (10 curves, 10 real and 500 dummy points, width 32, feed-forward 3072,
-4 layers, joint). ``default``: our default model and batch, where order 0 has no dummy points at all. The Sobolev term
-is computed in every step here, not in one of `sobolev_every`.
+``notebook`` is the workload of the published notebook (10 curves, 10 real and 500 dummy points, width 32, feed-forward
+3072, 4 layers, joint). ``default`` is our default model and batch, where order 0 has no dummy points at all. Here every
+step has the Sobolev term, not only one of `sobolev_every`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MU = 1e-6
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Rows of seconds, peak memory and ratios."""
+    """Measure seconds, peak memory and their ratios."""
     keep_freed_memory()
     rows = []
     for case, changes in _cases(quick).items():
-        # At the notebook's full size and order 3 nested autograd of the whole batch does not fit into 24 GB.
+        # At the notebook's full size and order 3, nested autograd of the whole batch does not fit into 24 GB.
         pieces = 10 if case == "notebook" and not quick else 1
         settings = {k: Settings(**changes, order=k) for k in range(4)}
         taylor = {f"Taylor, order {k}": taylor_step(s, compiles=not quick) for k, s in settings.items()}
         nested = {f"nested autograd, order {k}": _nested_step(s, pieces) for k, s in settings.items() if k}
-        # Apart: after gigabytes of nested autograd the heap is in no state that training would meet.
+        # Timed separately: gigabytes of nested autograd leave the heap in a state that training never meets.
         seconds = best_seconds(taylor, rounds=2 if quick else 4, compiled=taylor, settle=not quick)
         seconds |= best_seconds(nested, rounds=1 if quick else 2)
         alone = {k: dataclasses.replace(s, batch=1) for k, s in settings.items()}
@@ -66,7 +66,7 @@ def _cases(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def _curves(count: int, n: int = 10) -> Context:
-    """Some points of smooth random curves in the plane."""
+    """Sample ``n`` points of smooth random curves in the plane."""
     rng = np.random.default_rng(0)
     t = np.linspace(0, 1, n)
     phase, speed = rng.uniform(0, 6, (2, count, 1))
@@ -76,22 +76,22 @@ def _curves(count: int, n: int = 10) -> Context:
 
 
 def model_of(settings: Settings) -> ContinuousTransformer:
-    """The network that these settings make, for curves in the plane."""
+    """Build the network of these settings, for curves in the plane."""
     names = set(Architecture.__dataclass_fields__) & set(Settings.__dataclass_fields__)
     torch.manual_seed(0)
     return ContinuousTransformer(Architecture(d=1, c=2, **{name: getattr(settings, name) for name in names}))
 
 
 def _start(settings: Settings) -> Callable[[Context], Any]:
-    kind = "cubic" if settings.start == "smooth" else settings.start  # no kernel is fitted here
+    kind = "cubic" if settings.start == "smooth" else settings.start  # "smooth" would need a fitted kernel
     return lambda context: make_start(kind, context.coords, context.values, context.observed)
 
 
 def taylor_step(settings: Settings, points: int = 10, compiles: bool = True) -> Callable[[], Tensor]:
-    """Loss and gradient as training computes them; wide layers compiled, as in a run that is long enough."""
+    """Loss and gradient as training computes them; wide layers are compiled, as in a long run."""
     network, batch = model_of(settings), Batch(_curves(settings.batch, points))
     objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, MU if settings.order else 0.0)
-    compiled = compiles and settings.feedforward >= 1024  # as `compile="auto"` decides for runs of these sizes
+    compiled = compiles and settings.feedforward >= 1024  # what `compile="auto"` decides for long runs of these sizes
 
     def step() -> Tensor:
         network.zero_grad()
@@ -104,7 +104,7 @@ def taylor_step(settings: Settings, points: int = 10, compiles: bool = True) -> 
 
 
 def _nested_step(settings: Settings, pieces: int = 1) -> Callable[[], Tensor]:
-    """The same loss with derivatives by nested forward-mode autograd along a shift of the queries, in equal pieces."""
+    """The same loss by nested forward-mode autograd along a shift of the queries, computed in equal pieces."""
     network, points = model_of(settings), _curves(settings.batch)
     objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, 0.0)
 
@@ -133,7 +133,7 @@ def _some(context: Context, index: slice) -> Context:
 
 
 def _random_parts(objective: SobolevObjective, points: Context, generator) -> tuple[Context, Tensor, Tensor]:
-    """What `SobolevObjective.loss` draws, in the same order."""
+    """Draw what `SobolevObjective.loss` draws, in the same order."""
     s = objective.settings
     keep = sampling.hide_points(points.tokens, s.hide, generator)
     context, target = objective._disturb(points, keep, generator)
@@ -172,6 +172,6 @@ def _nested_loss(objective: SobolevObjective, points: Context, sampled, settings
 
 
 def _textbook_layer_norm(x: Tensor, shape, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """LayerNorm from plain operations: torch's own has wrong derivatives of higher order (seen in 2.13)."""
+    """LayerNorm from plain operations, since torch's own has wrong higher derivatives (seen in 2.13)."""
     centred = x - x.mean(-1, keepdim=True)
     return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias

@@ -1,4 +1,4 @@
-"""Time and memory of functions, side by side on a noisy machine."""
+"""Time and memory of functions, measured side by side so that a busy machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 Work = Callable[[], Any]
-LONG = 4.0  # seconds after which a work needs no second try: neither warm-up nor noise matters much
+LONG = 4.0  # seconds from which a function is run only once, since warm-up and noise matter little
 
 
 def best_seconds(
     works: Mapping[str, Work], rounds: int = 3, compiled: Collection[str] = (), settle: bool = False
 ) -> dict[str, float]:
-    """Shortest time of each work; they take turns, so that a busy moment hits all of them.
+    """Shortest time of each function. The functions take turns, so that a busy moment affects all of them.
 
-    The first turn is a warm-up and does not count, except for works that take long, which are not repeated. Those in
-    ``compiled`` always are: their first turn may have compiled something. ``settle``: before every timed turn another
-    one that does not count, so that each work finds the memory as it would alone, not as the others left it.
+    The first turn is a warm-up and does not count. Functions that take longer than `LONG` are not repeated, and their
+    first turn counts, unless they are in ``compiled``: their first turn may include compilation. ``settle`` adds an
+    untimed turn before every timed one, so that each function finds the heap as it left it itself, not as the others
+    did.
     """
     first = {name: _seconds(work) for name, work in works.items()}
     again = [name for name, seconds in first.items() if name in compiled or seconds <= LONG]
@@ -42,9 +43,9 @@ def _seconds(work: Work) -> float:
 
 
 def peak_megabytes(work: Work) -> float:
-    """Largest amount of tensor memory that the work holds at once, beyond what existed before.
+    """Peak of the tensor memory that a function allocates, beyond what existed before, in MB.
 
-    Counted by torch's own allocator, every temporary included, so the number does not depend on the machine.
+    Torch's allocator counts it, including every temporary, so the number does not depend on the machine.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -58,7 +59,7 @@ def peak_megabytes(work: Work) -> float:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep the lines that torch's profiler writes about itself off the screen."""
+    """Suppress the log lines that torch's profiler writes to stderr."""
     screen = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -70,7 +71,7 @@ def _silent() -> Iterator[None]:
 
 
 def slope(x: ArrayLike, y: ArrayLike) -> float:
-    """Exponent of the power law y ∝ x^a that fits best on log–log axes.
+    """Exponent a of the power law y ∝ x^a, fitted by least squares on log–log axes.
 
     >>> round(slope([1, 10, 100], [2, 200, 20_000]), 6)
     2.0

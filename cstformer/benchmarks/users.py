@@ -1,9 +1,11 @@
-"""What a user would pick instead: seconds to fit and predict, and the error, in one run on the same data.
+"""CST beside common alternatives: seconds to fit and predict, and the error, in one run on the same data.
 
-Spirals: 350 noisy curves to learn from, 150 others observed at 10 points, error at the unseen points against the
-noise-free curve. ERA5, where ``CST_DATA`` names a folder that has it: hourly temperature over the UK with noise of a
-tenth of its standard deviation, every sixth hour given, mean squared error (standardised) at the other hours of the
-last 30 % of the month, learned from the first 70 %.
+Spirals: 350 noisy training curves and 150 test curves observed at 10 points. The error is measured at the unseen points
+against the noise-free curve.
+
+ERA5, if ``CST_DATA`` names a folder that has it: hourly temperature over the UK, with noise of a tenth of its standard
+deviation. Every sixth hour is given. Models train on the first 70 % of the month; the mean squared error (standardised)
+is measured at the other hours of the last 30 %.
 """
 
 from __future__ import annotations
@@ -29,21 +31,19 @@ from cstformer.system.files import read_npz
 from cstformer.system.memory import keep_freed_memory
 
 ERA5 = Path("era5_uk") / "t2m_744x33x49_f32.npz"
-EVERY, SHARE, NOISE = (
-    6,
-    0.7,
-    0.1,
-)  # every sixth hour is given, 70 % of the month to learn from
+EVERY = 6  # hours from one given frame to the next
+SHARE = 0.7  # fraction of the month used for training
+NOISE = 0.1  # sd of the added noise, over that of the training frames
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Rows of seconds and errors."""
+    """Measure seconds and errors of each model."""
     keep_freed_memory()
     rows = _spirals(quick)
     file = Path(os.environ.get("CST_DATA", "")) / ERA5
     if file.is_file():
         return rows + _era5(file, quick)
-    return [*rows, {"case": "ERA5: left out, CST_DATA names no folder with " + ERA5.as_posix()}]
+    return [*rows, {"case": f"ERA5: left out, because CST_DATA names no folder with {ERA5.as_posix()}"}]
 
 
 def _spirals(quick: bool) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def _spirals(quick: bool) -> list[dict[str, Any]]:
 
 
 def _radial(context: Samples, at: np.ndarray, smoothing: float) -> np.ndarray:
-    """Thin-plate spline through the points of each sample on its own."""
+    """Fit a thin-plate spline to the points of each sample separately."""
     pairs = zip(context.coords, context.values, strict=True)
     return np.stack([RBFInterpolator(x, y, smoothing=smoothing)(at[:, None]) for x, y in pairs])
 
@@ -101,7 +101,7 @@ def _era5(file: Path, quick: bool) -> list[dict[str, Any]]:
     def learned(model: Any) -> Callable[[], np.ndarray]:
         def work() -> np.ndarray:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CSTWarning)  # that the cap ends the training is meant
+                warnings.simplefilter("ignore", CSTWarning)  # max_minutes ends the training on purpose
                 return predict_movie(model.fit(frames), noisy[given], hours[given], asked)
 
         return work
