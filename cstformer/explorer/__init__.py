@@ -1,1 +1,1 @@
-"""The live explorer, ``cst explore``: arithmetic in `reader`, `curves` and `fields`, the page around it in the rest."""
+"""The interactive explorer, ``cst explore``. `reader`, `curves` and `fields` compute; the rest makes the page."""

@@ -1,4 +1,4 @@
-"""The explorer's page of curves: value, slope and curvature at any time, and what noise and gaps do to them."""
+"""The explorer's view of curves: value and two derivatives at any time, and the effect of noise and gaps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER_NAMES = ("{}", "d{} / d{}", "d²{} / d{}²")
 
 
 class CurveView:
-    """One curve of one model; `controls` and `figures` go into the page, `state` into its address."""
+    """One curve of one model; `picks`, `main` and `extras` go into the page, `state` into its address."""
 
     def __init__(self, model: CST, sample: Samples, query: Mapping[str, str], act: Callable[[Callable], Callable]):
         self.model, self.sample = model, sample
@@ -59,7 +59,7 @@ class CurveView:
         )
         most = max(0, int(s.point_observed[0].sum()) - 2)
         self.removed: Any = pn.widgets.IntSlider(
-            label="Points taken away", start=0, end=max(1, most), value=int(number(query, "gaps", 0, 0, most)), **WIDE
+            label="Points removed", start=0, end=max(1, most), value=int(number(query, "gaps", 0, 0, most)), **WIDE
         )
         self.removed.disabled = most == 0
         self.noise: Any = pn.widgets.FloatSlider(
@@ -79,11 +79,11 @@ class CurveView:
         self.readout = html("", css_classes=["readout"])
         self.picks = [self.channel, self.readout]
         self.extras = [
-            html("<h2>Disturb it</h2>"),
+            html("<h2>Change the data</h2>"),
             self.noise,
             self.removed,
             pn.Row(self.again, self.restore, css_classes=["buttons"], **WIDE),
-            html("<p class='hint'>Click an observed point to take it away, a hollow one to get it back.</p>"),
+            html("<p class='hint'>Click an observed point to remove it, a hollow one to restore it.</p>"),
             html("<h2>Beside CST</h2>"),
             self.others,
         ]
@@ -133,11 +133,11 @@ class CurveView:
 
     @property
     def disturbance(self) -> Disturbance:
-        """What the widgets say."""
+        """The disturbance that the widgets describe."""
         return Disturbance(self.noise.value, self.removed.value, self.clicked, self.seed)
 
     def refit(self) -> None:
-        """Encode the disturbed sample anew and draw everything."""
+        """Encode the disturbed sample and draw everything again."""
         self.keep = kept(self.sample, self.disturbance)
         self.seen = disturbed(self.sample, self.disturbance, self.model.scaling_.sd)
         self.reader = Reader(self.model, self.seen)
@@ -145,13 +145,13 @@ class CurveView:
         self.draw()
 
     def draw(self) -> None:
-        """Put the chosen value on the plots."""
+        """Draw the chosen channel."""
         k = self.sample.value_names.index(self.channel.value)
         data: dict[str, Any] = {"t": self.times}
         for name, orders in self.found.items():
             data |= {f"{name}{j}": orders[j, :, k] for j in range(3)}
             data |= {f"{name}u": orders[0, :, 0], f"{name}v": orders[0, :, min(1, self.sample.c - 1)]}
-        # Where a point was taken away it stays as a hollow mark, so that it can be clicked again.
+        # A removed point stays as a hollow marker, so that it can be clicked again.
         everything = disturbed(
             self.sample, Disturbance(self.noise.value, 0, frozenset(), self.seed), self.model.scaling_.sd
         )
@@ -174,7 +174,7 @@ class CurveView:
         self.move()
 
     def move(self) -> None:
-        """Answer at the time of the slider."""
+        """Query the model at the time of the slider."""
         t = self.time.value
         at = np.stack(self.reader.partials(np.array([[t]]), ((0,), (1,), (2,))))[:, 0]  # (3, c)
         k = self.sample.value_names.index(self.channel.value)
@@ -209,7 +209,7 @@ class CurveView:
         self.refit()
 
     def _tap(self, attribute: str, old: list[int], new: list[int]) -> None:
-        """Take the clicked point away, or give it back."""
+        """Remove the clicked point, or restore it."""
         if not new:
             return
         before = self.clicked
@@ -222,7 +222,7 @@ class CurveView:
             raise
 
     def state(self) -> dict[str, str]:
-        """What the address of this view says beside model and sample."""
+        """Parameters of this view in the address, besides model and sample."""
         how = self.disturbance
         return {
             "t": f"{self.time.value:.6g}",
@@ -235,5 +235,5 @@ class CurveView:
         }
 
     def prediction(self) -> Samples:
-        """The curve and its derivatives as they are drawn, to be downloaded."""
+        """The displayed curve and its derivatives, for download."""
         return as_samples(self.times, self.found["CST"], self.seen)

@@ -1,4 +1,4 @@
-"""What the explorer shows of a curve: CST beside the interpolants, with two derivatives, from a disturbed sample."""
+"""Curves of the explorer: CST and two interpolants with two derivatives, computed from a disturbed sample."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.explorer.reader import Reader
 
-POINTS = 401  # coordinates on which a curve is drawn
+POINTS = 401  # times at which a curve is drawn
 ORDERS = ((0,), (1,), (2,))
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What a visitor does to a sample before the model sees it."""
+    """Changes to a sample before the model sees it."""
 
     noise: float = 0.0
     """Standard deviation of the added noise, over that of the training values."""
     removed: int = 0
-    """How many inner points are taken away at random."""
+    """Number of inner points that are removed at random."""
     clicked: frozenset[int] = frozenset()
-    """Points taken away by hand, or given back if they were taken away at random."""
+    """Points removed by hand, or restored if they were removed at random."""
     seed: int = 0
 
 
 def disturbed(sample: Samples, how: Disturbance, sd: Float[np.ndarray, " c"]) -> Samples:
-    """The sample with noise on its values and without some of its points; the same for the same `how`.
+    """Add noise to a sample and remove some of its points; deterministic in `how`.
 
-    More removed points are always those before and one more, and more noise is the same noise, larger: a slider moves
-    the curve and does not draw another one.
+    Removing more points keeps the earlier ones removed, and more noise scales the same random draw. So a slider changes
+    the curve gradually instead of drawing a new one.
 
     >>> curve = Samples([0.0, 1.0, 2.0, 3.0], [[1.0, 2.0, 3.0, 4.0]])
     >>> disturbed(curve, Disturbance(clicked=frozenset({1})), np.ones(1)).point_observed.tolist()
@@ -46,7 +46,7 @@ def disturbed(sample: Samples, how: Disturbance, sd: Float[np.ndarray, " c"]) ->
 
 
 def kept(sample: Samples, how: Disturbance) -> np.ndarray:
-    """Which points (n,) of a sample are left: at least two."""
+    """Mask (n,) of the remaining points of a sample, at least two."""
     real = sample.point_observed[0]
     inner = np.flatnonzero(real)[1:-1]
     keep = real.copy()
@@ -55,20 +55,20 @@ def kept(sample: Samples, how: Disturbance) -> np.ndarray:
         if 0 <= point < len(real):
             keep[point] = real[point] and not keep[point]
     if keep.sum() < 2:
-        raise CSTError("a curve needs two points at least; give one back before you take this one away")
+        raise CSTError("a curve needs two points at least; restore one before you remove this one")
     return keep
 
 
 def curves(reader: Reader, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.ndarray, "3 m c"]]:
-    """Value, first and second derivative at these times: of CST, of straight lines and of the cubic spline."""
+    """Value, first and second derivative at these times of CST, linear interpolation and the cubic spline."""
     cst = np.stack(reader.partials(at[:, None], ORDERS))
     return {"CST": cst, **interpolants(reader.context, at)}
 
 
 def interpolants(sample: Samples, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.ndarray, "3 m c"]]:
-    """Straight lines and the cubic spline through the points of one sample, constant outside of them.
+    """Linear interpolation and the cubic spline of one sample, constant outside of its points.
 
-    The second derivative of straight lines is nothing to draw: it is NaN.
+    The second derivative of linear interpolation is not drawn, so it is NaN.
 
     >>> line = interpolants(Samples([0.0, 2.0], [[1.0, 5.0]]), np.array([1.0, 3.0]))["linear"]
     >>> line[:2, :, 0].tolist()
@@ -93,14 +93,14 @@ def interpolants(sample: Samples, at: Float[np.ndarray, " m"]) -> dict[str, Floa
 
 
 def time_range(reader: Reader) -> tuple[float, float]:
-    """From the first to the last time of the training data and of this sample."""
+    """First and last time of the training data and this sample together."""
     low, span = reader.model.scaling_.low[0], reader.model.scaling_.span[0]
     t = reader.context.coords[0, reader.context.point_observed[0], 0]
     return float(min(low, t[0])), float(max(low + span, t[-1]))
 
 
 def as_samples(at: Float[np.ndarray, " m"], orders: Float[np.ndarray, "3 m c"], like: Samples) -> Samples:
-    """A curve and its derivatives as samples that can be saved; y′ is called y_t, y″ y_tt."""
+    """A curve and its derivatives as samples that can be saved; the derivatives of y are called y_t and y_tt."""
     t = like.coord_names[0]
     names = [f"{name}{suffix}" for suffix in ("", f"_{t}", f"_{t}{t}") for name in like.value_names]
     time = like.units.get(t, "")
@@ -120,7 +120,7 @@ def as_samples(at: Float[np.ndarray, " m"], orders: Float[np.ndarray, "3 m c"], 
 
 
 def per(unit: str, time: str, order: int) -> str:
-    """Unit of a derivative in time; nothing where a unit is unknown.
+    """Unit of a time derivative; empty if the unit of time is unknown.
 
     >>> per("mV", "s", 0), per("mV", "s", 1), per("mV", "s", 2), per("", "s", 1), per("mV", "", 2)
     ('mV', 'mV/s', 'mV/s²', '1/s', '')
@@ -133,7 +133,7 @@ def per(unit: str, time: str, order: int) -> str:
 
 
 def unit_of(sample: Samples, name: str) -> str:
-    """Unit of an axis or channel; "1" and what is unknown are nothing to write.
+    """Unit of an axis or channel; empty if it is unknown or "1".
 
     >>> unit_of(Samples([0.0, 1.0], [[1.0, 2.0]], units={"t": "1", "value": "mV"}), "t")
     ''

@@ -1,4 +1,4 @@
-"""The explorer's page of frames: any instant at any resolution, its slope, its waves, and what a patch attends to."""
+"""The explorer's view of frames: any time at any resolution, time derivative, waves, and attention of a patch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cstformer.explorer.reader import Reader
 from cstformer.explorer.widgets import WIDE, after, html
 from cstformer.models.cst import CST
 
-FINEST = 2**17  # fine pixels of a picture that a visitor may ask for
-BLENDED = 100  # patches of a frame up to which pictures are blended from overlapping ones by default
-LIVE, REST = 15, 150  # milliseconds from the slider to the quick picture, and from its rest to the fine one
+FINEST = 2**17  # largest number of fine pixels in a picture
+BLENDED = 100  # patches per frame up to which overlapping patches are blended by default
+LIVE, REST = 15, 150  # milliseconds until the coarse picture, and until the fine one once the slider rests
 ALL_LAYERS = "mean of all"
 
 
@@ -105,8 +105,8 @@ class FieldView:
             label="Attention of layer", options=layers, value=chosen(query, "layer", layers, layers[0]), **WIDE
         )
         self.picks = [self.channel, html("<h2>Resolution</h2>"), self.zoom, self.blend, self.waves]
-        hint = "<p class='hint'>Click into a picture, or move row and column.</p>"
-        self.extras = [html("<h2>Look at one place</h2>"), html(hint), self.row, self.col, self.layer]
+        hint = "<p class='hint'>Click into a picture, or move the sliders for row and column.</p>"
+        self.extras = [html("<h2>Inspect one pixel</h2>"), html(hint), self.row, self.col, self.layer]
 
     def _make_plots(self) -> None:
         unit = per("", self._unit, 1)
@@ -126,7 +126,7 @@ class FieldView:
         self.main = [pn.Column(self.time, css_classes=["time"], **WIDE), pictures, *traces]
 
     def _largest_slope(self) -> float:
-        """The largest time derivative at a few times: one scale of colours for the whole sample."""
+        """Largest time derivative at a few times, which sets one colour scale for the whole sample."""
         times = np.linspace(self.low, self.high, 5)[1:-1]
         slopes = [fields.outside_hidden(fields.pictures(self.reader, t)[1], self.film.exists, 1) for t in times]
         return float(np.nanquantile(np.abs(slopes), 0.998)) or 1.0
@@ -134,7 +134,7 @@ class FieldView:
     # Drawing
 
     def quick(self) -> None:
-        """The picture alone, in the resolution of the data: what a moving slider shows."""
+        """Draw only the picture, in the resolution of the data, while the slider moves."""
         t = self.time.value
         value = fields.pictures(self.reader, t, slope=False)
         self.value.show(self._masked(value[0], 1), f"CST at {self._at(t)}", 1)
@@ -142,7 +142,7 @@ class FieldView:
         self._follow(t)
 
     def refine(self) -> None:
-        """The picture in the wanted resolution, its time derivative and its waves."""
+        """Draw the picture in the chosen resolution, its time derivative and its waves."""
         t, zoom = self.time.value, int(self.zoom.value[:-1])
         waves = self.waves.value
         found = fields.pictures(self.reader, t, zoom, 2 if self.blend.value else 1, gradient=waves)
@@ -165,7 +165,7 @@ class FieldView:
         self.trace.move(t)
 
     def look(self) -> None:
-        """What happens at the chosen place, and what its patch attends to."""
+        """Draw the trace of the chosen pixel and the attention of the patch around it."""
         pixel = (self.row.value, self.col.value)
         times = np.linspace(self.low, self.high, 161)
         channel = 0 if self.channel.value == "colours" else int(self.channel.value)
@@ -186,7 +186,7 @@ class FieldView:
         self.col.value = int(np.clip(round(event.x), 0, width - 1))
 
     def _masked(self, picture: np.ndarray, zoom: int) -> np.ndarray:
-        """(h, w, 3) of colours, or the chosen channel (h, w); NaN where there are no data."""
+        """The picture in colours (h, w, 3), or its chosen channel (h, w), with NaN where there are no data."""
         shown = fields.outside_hidden(picture, self.film.exists, zoom)
         return shown if self.channel.value == "colours" else shown[..., int(self.channel.value)]
 
@@ -197,7 +197,7 @@ class FieldView:
     # Link and download
 
     def state(self) -> dict[str, str]:
-        """What the address of this view says beside model and sample."""
+        """Parameters of this view in the address, besides model and sample."""
         return {
             "t": f"{self.time.value:.6g}",
             "zoom": self.zoom.value,
@@ -210,17 +210,17 @@ class FieldView:
         }
 
     def prediction(self) -> Samples:
-        """The picture and its time derivative as they are drawn, to be downloaded."""
+        """The displayed picture and its time derivative, for download."""
         return fields.as_samples(self.picture, self.time.value, int(self.zoom.value[:-1]), self.film)
 
 
 def _one(picture: np.ndarray) -> np.ndarray:
-    """One number a pixel: colours become their mean."""
+    """One number per pixel: the mean of the colours."""
     return picture if picture.ndim == 2 else picture.mean(-1)
 
 
 def _within(stimulus: Stimulus | None, low: float, high: float) -> Stimulus | None:
-    """The part of a stimulus that belongs to a window of the recording; None where it has none."""
+    """The part of a stimulus within a window of the recording; None if there is none."""
     if stimulus is None:
         return None
     times, strength = stimulus

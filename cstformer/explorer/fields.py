@@ -1,4 +1,4 @@
-"""What the explorer shows of frames: a picture at any instant and resolution, its slopes, attention, waves."""
+"""Frames of the explorer: a picture at any time and resolution, its derivatives, attention and waves."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Film:
 
     @cached_property
     def layout(self) -> PatchLayout:
-        """How its patches make frames."""
+        """Layout of the patches in a frame."""
         if self.sample.layout is None:
-            raise CSTError("these samples are points, not frames; a model of frames needs frames")
+            raise CSTError("these samples are points, not frames; this model was trained on frames and needs frames")
         return self.sample.layout
 
     @cached_property
@@ -46,20 +46,20 @@ class Film:
 
     @cached_property
     def exists(self) -> Bool[np.ndarray, "H W"]:
-        """Pixels that were ever observed."""
+        """Mask of the pixels that were ever observed."""
         return ~np.isnan(self.frames).all(axis=(0, 3))
 
     def nearest(self, t: float) -> int:
-        """Number of the frame whose time is nearest to `t`."""
+        """Index of the frame whose time is nearest to `t`."""
         return int(np.abs(self.times - t).argmin())
 
 
 def pictures(
     reader: Reader, t: float, zoom: int = 1, overlap: int = 1, *, slope: bool = True, gradient: bool = False
 ) -> Float[np.ndarray, "k h w C"]:
-    """Value of the whole frame at `t`, its time derivative, and on demand those along rows and columns.
+    """Value of the whole frame at `t`, its time derivative and, with `gradient`, those along rows and columns.
 
-    Fine pixel i lies at i / zoom; see `fine_frames` for `overlap`. All of them come from one pass.
+    Fine pixel i lies at i / zoom; see `fine_frames` for `overlap`. One pass gives all of them.
     """
     wanted = (VALUE, *((SLOPE,) if slope else ()), *(GRADIENT if gradient else ()))
     layout = reader.model.layout_
@@ -71,7 +71,7 @@ def pictures(
 def arrows(velocity: Float[np.ndarray, "2 h w"], zoom: int, count: int = 16) -> dict[str, Float[np.ndarray, " arrows"]]:
     """Ends x0, y0, x1, y1 of arrows in pixels of the data, about `count` along the longer side.
 
-    Their lengths grow with the speed up to that of the fastest twentieth, which fill their cell; those of less than a
+    Lengths are proportional to speed up to its 95 % quantile, at which an arrow fills its cell. Arrows shorter than a
     fifth of that are left out.
     """
     step = max(1, round(max(velocity.shape[1:]) / count))
@@ -93,12 +93,14 @@ def arrows(velocity: Float[np.ndarray, "2 h w"], zoom: int, count: int = 16) -> 
 def attention_frames(
     reader: Reader, place: tuple[float, float, float], layer: int | None = None
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, "T rows cols"]]:
-    """Times of the observed frames, and how much of each patch the patch at `place` reads, over even attention.
+    """Times of the observed frames, and the attention of the patch at `place` to each of their patches.
+
+    Attention is relative to uniform attention and averaged over heads.
 
     Parameters
     ----------
-    place : time, row and column of the reading patch's centre
-    layer : which one; the mean of all by default, and of the heads always
+    place : time, row and column of the centre of the patch that reads
+    layer : index of the layer; by default the mean of all layers
     """
     film = Film(reader.context)
     maps = reader.attention(np.array([place]))[:, :, 0].mean(1)  # (layers, n)
@@ -112,7 +114,7 @@ def attention_frames(
 
 
 def mosaic(tiles: Float[np.ndarray, "T h w"], columns: int) -> Float[np.ndarray, "H W"]:
-    """Tiles side by side, row by row, with a gap of one pixel between them; the rest is NaN.
+    """Arrange tiles row by row, with a gap of one pixel between them; gaps and empty tiles are NaN.
 
     >>> mosaic(np.arange(3.0).reshape(3, 1, 1), 2).tolist()
     [[0.0, nan, 1.0], [nan, nan, nan], [2.0, nan, nan]]
@@ -127,7 +129,7 @@ def mosaic(tiles: Float[np.ndarray, "T h w"], columns: int) -> Float[np.ndarray,
 
 
 def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "m C"]:
-    """Value of one pixel at any times, from the patch of the grid that it lies in."""
+    """Value of one pixel at any times, from the patch of the grid that contains it."""
     layout = reader.model.layout_
     assert layout is not None
     cell, inside = np.divmod(pixel, layout.patch)
@@ -138,7 +140,7 @@ def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray,
 
 
 def outline(exists: Bool[np.ndarray, "H W"]) -> tuple[list[list[float]], list[list[float]]]:
-    """Edges between pixels that exist and others, as columns and rows of their ends; a full frame has none.
+    """Edges between existing and missing pixels, as x and y of their ends; a full frame has none.
 
     >>> outline(np.array([[True, False]]))
     ([[0.5, 0.5]], [[-0.5, 0.5]])
@@ -157,7 +159,7 @@ def outline(exists: Bool[np.ndarray, "H W"]) -> tuple[list[list[float]], list[li
 
 
 def outside_hidden(picture: Float[np.ndarray, "h w *C"], exists: Bool[np.ndarray, "H W"], zoom: int) -> np.ndarray:
-    """The picture with NaN where no pixel of the data exists."""
+    """Set the picture to NaN where no pixel of the data exists."""
     rows, cols = (
         np.minimum((np.arange(n) / zoom + 0.5).astype(int), size - 1)
         for n, size in zip(picture.shape[:2], exists.shape, strict=True)
@@ -167,7 +169,7 @@ def outside_hidden(picture: Float[np.ndarray, "h w *C"], exists: Bool[np.ndarray
 
 
 def as_samples(picture: Float[np.ndarray, "2 h w C"], t: float, zoom: int, film: Film) -> Samples:
-    """Value and time derivative of a frame as samples that can be saved, one point a fine pixel."""
+    """Value and time derivative of a frame as samples that can be saved, one point per fine pixel."""
     _, h, w, channels = picture.shape
     row, col = np.meshgrid(np.arange(h) / zoom, np.arange(w) / zoom, indexing="ij")
     shown = outside_hidden(np.moveaxis(picture, 0, -1).reshape(h, w, -1), film.exists, zoom)

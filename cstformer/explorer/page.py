@@ -1,4 +1,4 @@
-"""The explorer's page: which model, which sample, the view of it, uploads, downloads and a link to what is seen."""
+"""The explorer's page: choice of model and sample, its view, uploads, downloads and links."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from cstformer.explorer.query import chosen
 from cstformer.explorer.widgets import WIDE, html
 
 LOG = logging.getLogger("cstformer.explorer")
-APOLOGY = "Something went wrong here. The details are in the log of cst explore; reload the page to go on."
+APOLOGY = "Something went wrong. The log of cst explore has the details; reload the page to continue."
 UPLOADED = "uploaded: "
 
 
 class Dropper(pn.widgets.FileDropper):
-    """A place for files that holds no more than it may, whatever the browser sends."""
+    """A file dropper that enforces the size limit on the server, whatever the browser sends."""
 
     refuse: Callable[[str], None]
-    """Told why a file is not taken."""
+    """Called with the reason if a file is refused."""
 
     def _process_event(self, event: Any) -> None:
         held = sum(len(part) for parts in self._file_buffer.values() for part in parts)
@@ -43,7 +43,7 @@ class Dropper(pn.widgets.FileDropper):
 
 
 class Page:
-    """What one visitor sees; `view` is the whole of it."""
+    """The page of one visitor; `view` is its root."""
 
     def __init__(self, exhibits: Sequence[Exhibit], query: Mapping[str, str]) -> None:
         self.exhibits = {exhibit.label: exhibit for exhibit in exhibits}
@@ -92,7 +92,7 @@ class Page:
             html("<h2>Your own data</h2>"),
             self.drop,
             html(f"<p class='hint'>{', '.join(UPLOADS)}, at most {MAX_UPLOAD // 2**20} MB, read as data only.</p>"),
-            html("<h2>Take it with you</h2>"),
+            html("<h2>Save or share</h2>"),
             pn.Row(*downloads, css_classes=["buttons"], **WIDE),
             self.copy,
             self.address,
@@ -104,10 +104,10 @@ class Page:
         body = pn.Column(pick, main, rest, css_classes=["body"], **WIDE)
         return pn.Column(html(f"<header>{title}</header>"), body, css_classes=["page"], **WIDE)
 
-    # What can happen
+    # Events
 
     def act(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Guard a callback: what goes wrong becomes a message in the page, never a traceback."""
+        """Wrap a callback: errors and warnings become a message in the page, never a traceback."""
 
         @functools.wraps(work)
         def safe(*args: Any) -> Any:
@@ -121,14 +121,14 @@ class Page:
             except CSTError as error:
                 self.say(str(error))
             except Exception:
-                LOG.exception("the explorer could not do what was asked")
+                LOG.exception("an action in the explorer failed")
                 self.say(APOLOGY)
             self._write_address()
 
         return safe
 
     def say(self, text: str, kind: str = "error") -> None:
-        """Show a message, or none."""
+        """Show a message, or hide it if the text is empty."""
         self.message.visible = bool(text)
         self.message.object = f"<div role='alert' class='{kind}'>{escape(text)}</div>" if text else ""
 
@@ -136,7 +136,7 @@ class Page:
         """Load the chosen model and list its samples."""
         self.shown, self.main[:], self.picks[:], self.extras[:] = None, [], [], []
         exhibit = self.exhibits[self.model.value]
-        exhibit.model  # noqa: B018  (a damaged model is said before anything else)
+        exhibit.model  # noqa: B018  (load it now, so that a damaged model is reported before anything else)
         self.uploads.clear()
         samples = exhibit.samples
         options = [] if samples is None else [str(i) for i in samples.sample_ids]
@@ -145,9 +145,7 @@ class Page:
         self.sample.param.update(options=options, value=first)
         self._listing = False
         if not options:
-            self.say(
-                "This model came without data: drop a file of yours on the left to see what it makes of it.", "note"
-            )
+            self.say("This model has no data. Drop a file on the left to see the predictions for it.", "note")
             return
         self.show()
 
@@ -168,7 +166,9 @@ class Page:
         elif samples.d == 1:
             self.shown = CurveView(exhibit.model, samples[index], query, self.act)
         else:
-            raise CSTError(f"the explorer draws curves and frames; this model has {samples.d} axes and no frames")
+            raise CSTError(
+                f"the explorer shows curves and frames; this model has {samples.d} axes and no frames"
+            )
         self.picks[:], self.extras[:], self.main[:] = self.shown.picks, self.shown.extras, self.shown.main
 
     def receive(self) -> None:
@@ -191,14 +191,14 @@ class Page:
         def work() -> None:
             nonlocal content
             if self.shown is None:
-                raise CSTError("there is nothing to download yet; choose a sample first")
+                raise CSTError("nothing to download yet; choose a sample first")
             content = write(self.shown.prediction())
 
         self.act(work)()
         return buffer(content)
 
     def _arrive(self) -> None:
-        """The page is in the browser: from now on its address follows what is seen, and a token leaves it."""
+        """Called when the page is loaded: from now on its address follows the view, without the token."""
         self._loaded = True
         self._write_address()
 
@@ -213,7 +213,7 @@ class Page:
 
 
 def make_app(exhibits: Sequence[Exhibit]) -> Callable[[], Any]:
-    """A function that makes the page of one visitor."""
+    """Return a function that builds the page of one visitor."""
     pn.extension("filedropper", raw_css=[resources.files("cstformer.explorer").joinpath("page.css").read_text()])
 
     def app() -> Any:
@@ -222,7 +222,7 @@ def make_app(exhibits: Sequence[Exhibit]) -> Callable[[], Any]:
             query = {name: values[0].decode(errors="replace") for name, values in given.items() if values}
             return Page(exhibits, query).view
         except Exception:
-            LOG.exception("the page could not be made")
+            LOG.exception("the page could not be built")
             return pn.pane.HTML(f"<p role='alert'>{APOLOGY}</p>")
 
     return app

@@ -1,4 +1,4 @@
-"""Plots of frames: pictures with a colour bar, an outline and arrows; tiles of attention; the trace of a pixel."""
+"""Plots of frames: images with a colour bar, an outline and arrows; tiles of attention; the trace of a pixel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cstformer.explorer.exhibits import Stimulus
 from cstformer.explorer.fields import mosaic
 from cstformer.report.style import COLOURS
 
-GROUND = "#EDEDEA"  # where there are no data
+GROUND = "#EDEDEA"  # colour of pixels without data
 ARROWS = ("x0", "y0", "x1", "y1")
 
 
@@ -22,14 +22,14 @@ def _palette(name: str) -> list[str]:
     from matplotlib import colormaps
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 
-    # Diverging: between the report's blue and orange, which all eyes tell apart.
+    # Diverging: between the report's blue and orange, which are colour-blind safe.
     ends = [COLOURS["Transformer"], "#FFFFFF", COLOURS["CST"]]
     colours = colormaps[name] if name != "diverging" else LinearSegmentedColormap.from_list(name, ends)
     return [to_hex(colours(x)) for x in np.linspace(0, 1, 256)]
 
 
 def _image_plot(title: str, axes: tuple[str, str], size: tuple[int, int]) -> Any:
-    """An empty plot for an image of this height and width, rows downwards, with square pixels."""
+    """Make an empty plot for an image of this (height, width), with rows downwards and square pixels."""
     ranges = {"x_range": DataRange1d(range_padding=0), "y_range": DataRange1d(range_padding=0, flipped=True)}
     height = int(np.clip(330 * size[0] / size[1] + 110, 240, 410))
     plot = plots.new_plot(axes[1], axes[0], height, title=title, match_aspect=True, **ranges)
@@ -39,7 +39,7 @@ def _image_plot(title: str, axes: tuple[str, str], size: tuple[int, int]) -> Any
 
 
 class PicturePlot:
-    """A frame in colours; without `limits` they go from blue through white to orange, evenly around zero."""
+    """Image of a frame. Without `limits` the colours diverge from blue to orange, symmetric around zero."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class PicturePlot:
             self.plot.rect("x", "y", "w", "h", source=self.patch, **look)
 
     def set_limit(self, largest: float) -> None:
-        """Colours from −largest to largest."""
+        """Let the colours span −largest to largest."""
         self.mapper.low, self.mapper.high = -largest, largest
 
     def show(self, picture: Float[np.ndarray, "h w *rgb"], title: str, zoom: int) -> None:
-        """Draw (h, w) by the colour map, or (h, w, 3) as red, green and blue between the limits."""
+        """Draw (h, w) with the colour map, or (h, w, 3) as RGB scaled to the limits."""
         height, width = picture.shape[:2]
         place: dict[str, Any] = {"x": [-0.5 / zoom], "y": [-0.5 / zoom], "w": [width / zoom], "h": [height / zoom]}
         coloured = picture.ndim == 3
@@ -96,22 +96,22 @@ class PicturePlot:
         self.plot.title.text = title
 
     def show_arrows(self, ends: dict[str, np.ndarray]) -> None:
-        """Draw arrows; rows count downwards on the screen."""
+        """Draw arrows. Rows increase downwards on the screen, so the angle uses y0 − y1."""
         angle = np.arctan2(ends["y0"] - ends["y1"], ends["x1"] - ends["x0"]) - np.pi / 2
         self.arrows.data = {**ends, "angle": angle}
 
     def hide_arrows(self) -> None:
-        """Take the arrows away."""
+        """Remove the arrows."""
         if len(self.arrows.data["x0"]):
             self.arrows.data = {name: np.zeros(0) for name in (*ARROWS, "angle")}
 
     def mark(self, pixel: tuple[int, int], patch: tuple[int, int]) -> None:
-        """Frame the patch around a pixel."""
+        """Outline the patch around a pixel."""
         self.patch.data = {"x": [pixel[1]], "y": [pixel[0]], "w": [patch[1]], "h": [patch[0]]}
 
 
 class AttentionPlot:
-    """What one patch reads: a tile for each observed frame, a square for each patch of it."""
+    """Attention of one patch: a tile for each observed frame, a square for each of its patches."""
 
     def __init__(self, times: Float[np.ndarray, " T"], grid: tuple[int, int]):
         self.columns = min(len(times), max(1, round(np.sqrt(len(times) * 1.6 * grid[0] / grid[1]))))
@@ -128,7 +128,7 @@ class AttentionPlot:
         look = {"text_font_size": "11px", "text_baseline": "top", "text_color": "#111111"}
         ground = {"background_fill_color": "white", "background_fill_alpha": 0.75}
         self.plot.text("x", "y", "text", source=words, **look, **ground)
-        bar = ColorBar(color_mapper=self.mapper, title="attention / even attention", height=8, padding=4, margin=0)
+        bar = ColorBar(color_mapper=self.mapper, title="attention / uniform attention", height=8, padding=4, margin=0)
         bar.title_text_font_style, bar.title_text_font_size = "normal", "11px"
         bar.major_label_text_font_size = "11px"
         self.plot.add_layout(bar, "below")
@@ -141,7 +141,7 @@ class AttentionPlot:
 
 
 class TracePlot:
-    """One pixel over time, and under it what was shown meanwhile, where it is known."""
+    """One pixel over time, with the stimulus below if it is known."""
 
     def __init__(self, x: str, ends: tuple[float, float], stimulus: Stimulus | None, origin: float):
         self.plot = plots.new_plot(x if stimulus is None else "", "value", 200, title="One pixel over time")

@@ -1,4 +1,4 @@
-"""Figures of the explorer, in the colours of the report."""
+"""Building blocks of the explorer's plots, in the colours of the report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAMES = {"CST": "CST", "linear": "linear", "cubic": "cubic spline"}
 
 
 def new_plot(x: str, y: str, height: int, **options: Any) -> Any:
-    """An empty plot with named axes; dragging and scrolling move the page until a tool is chosen."""
-    make: Any = bokeh.plotting.figure  # its keywords are not those of its type
+    """Make an empty plot with labelled axes. Dragging and scrolling move the page until a tool is chosen."""
+    make: Any = bokeh.plotting.figure  # its type stubs do not list these keywords
     plot = make(
         height=height,
         sizing_mode="stretch_width",
@@ -46,7 +46,7 @@ def new_plot(x: str, y: str, height: int, **options: Any) -> Any:
 
 
 def lines(plot: Any, source: ColumnDataSource, x: str, columns: dict[str, str], legend: bool = False) -> dict[str, Any]:
-    """Lines of the systems {name: column}, CST last and on top; the glyphs by name."""
+    """Draw the lines of the systems {name: column}, CST last and on top; return the glyphs by name."""
     drawn = {}
     for name in sorted(columns, key=lambda name: name == "CST"):
         label = {"legend_label": NAMES[name]} if legend else {}
@@ -58,14 +58,14 @@ def lines(plot: Any, source: ColumnDataSource, x: str, columns: dict[str, str], 
 
 
 def cursor(plot: Any, place: float) -> Span:
-    """A vertical line at a time, to be moved."""
+    """Add a movable vertical line at a time."""
     span = Span(location=place, dimension="height", line_color=QUIET, line_width=1.2, line_dash=[2, 2])
     plot.add_layout(span)
     return span
 
 
 def label(name: str, unit: str) -> str:
-    """Name of an axis with its unit.
+    """Label of an axis: its name and unit.
 
     >>> label("t", "s"), label("y", "")
     ('t [s]', 'y')

@@ -1,4 +1,4 @@
-"""Reading a view from the address of the page: anybody can write anything there."""
+"""Parse the query string of the page's address. It is untrusted, so invalid entries give defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def number(query: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
-    """A number within bounds; the default where there is none.
+    """Read a number and clip it to the bounds; return the default if it is missing or invalid.
 
     >>> number({"t": "0.5"}, "t", 0, 0, 1), number({"t": "nan"}, "t", 0, 0, 1), number({"t": "9"}, "t", 0, 0, 1)
     (0.5, 0, 1)
@@ -20,7 +20,7 @@ def number(query: Mapping[str, str], name: str, default: float, low: float, high
 
 
 def numbers(query: Mapping[str, str], name: str) -> list[int]:
-    """Whole numbers with commas between them; what is none is left out.
+    """Read integers separated by commas; invalid entries are skipped.
 
     >>> numbers({"without": "3,4,x"}, "without"), numbers({}, "without")
     ([3, 4], [])
@@ -29,7 +29,7 @@ def numbers(query: Mapping[str, str], name: str) -> list[int]:
 
 
 def chosen(query: Mapping[str, str], name: str, options: Sequence[str], default: str) -> str:
-    """One of the options; the default where it is none.
+    """Read one of the options; return the default if it is not among them.
 
     >>> chosen({"value": "y"}, "value", ["x", "y"], "x"), chosen({"value": "?"}, "value", ["x", "y"], "x")
     ('y', 'x')
@@ -38,7 +38,7 @@ def chosen(query: Mapping[str, str], name: str, options: Sequence[str], default:
 
 
 def switch(query: Mapping[str, str], name: str, default: bool) -> bool:
-    """Whether something is on.
+    """Read a flag, 0 or 1.
 
     >>> switch({"waves": "1"}, "waves", False), switch({"waves": "?"}, "waves", False), switch({}, "waves", True)
     (True, False, True)

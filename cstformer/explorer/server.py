@@ -1,4 +1,4 @@
-"""The explorer's server: on loopback and for one person, unless told otherwise, and then behind a token."""
+"""The explorer's server. By default it listens on loopback; on any other address it requires a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cstformer.errors import CSTError
 PORT = 5006
 COOKIE = "cstformer_token"
 MAX_MESSAGE = 16 * 2**20
-"""Bytes of one message of the websocket; uploads come in smaller pieces."""
+"""Bytes of one websocket message; uploads arrive in smaller chunks."""
 
 _ASK = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>cstformer explorer</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -31,7 +31,7 @@ input,button{font:inherit;padding:.4rem .6rem}</style>
 
 
 class TokenPage(RequestHandler):
-    """Asks for the token."""
+    """The form that asks for the token."""
 
     def get(self) -> None:
         """Show the form."""
@@ -40,7 +40,7 @@ class TokenPage(RequestHandler):
 
 
 class TokenGate(AuthProvider):
-    """Lets in who shows the token, in the address once and then in a cookie."""
+    """Admits requests with the token: first in the address, then in a cookie."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -62,7 +62,7 @@ class TokenGate(AuthProvider):
 
     @property
     def login_url(self) -> str:
-        """Where a request without the token goes."""
+        """Redirect requests without the token to this page."""
         return "/token"
 
     @property
@@ -72,7 +72,7 @@ class TokenGate(AuthProvider):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address can only be reached from this computer.
+    """Whether an address is reachable from this computer only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -92,20 +92,20 @@ def make_server(
     token: str | None = None,
     origins: tuple[str, ...] = (),
 ) -> tuple[Any, str]:
-    """A server that is not started yet, and the address to open.
+    """Make a server that is not started yet; return it and the URL to open.
 
     Parameters
     ----------
-    app : makes the page of one visitor
-    address : where to listen; beyond loopback a token is made where none is given
-    port : by default 5006, so that links to views live on, or a free one if that is taken
-    token : what a visitor has to show
-    origins : further HOST:PORT whose pages may talk to the server, e.g. of a proxy
+    app : function that builds the page of one visitor
+    address : address to listen on; if it is not loopback and no token is given, one is generated
+    port : by default 5006, so that links to views stay valid, or a free one if that is taken
+    token : what visitors must present
+    origins : further HOST:PORT whose pages may connect to the server, e.g. of a proxy
     """
     from panel.io.server import get_server
 
     if token is not None and len(token) < 16:
-        raise CSTError("--token must have 16 characters at least; leave it out and one is made")
+        raise CSTError("--token must have at least 16 characters; omit it to have one generated")
     if token is None and not is_loopback(address):
         token = secrets.token_urlsafe(24)
     gate: dict[str, Any] = {} if token is None else {"auth_provider": TokenGate(token)}
@@ -113,7 +113,7 @@ def make_server(
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     number = PORT if port is None and _refusal(address, PORT) is None else port or 0
     if reason := _refusal(address, number):
-        raise CSTError(f"cannot listen on {address}, port {number}: {reason}; choose others by --address, --port")
+        raise CSTError(f"cannot listen on {address}, port {number}: {reason}; choose another --address or --port")
     server = get_server(
         {"/": app},
         address=address,
@@ -131,9 +131,9 @@ def make_server(
 
 
 def _refusal(address: str, port: int) -> str | None:
-    """Why nobody can listen there; None if one can."""
+    """Reason why the server cannot listen there; None if it can."""
     if not 0 <= port < 2**16:
-        return "ports are numbers from 0 to 65535"
+        return "a port is a number from 0 to 65535"
     try:
         with socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET):
             return None
@@ -142,7 +142,7 @@ def _refusal(address: str, port: int) -> str | None:
 
 
 def _host(address: str) -> str:
-    """An address as it stands in a URL; the address of all interfaces stands for this computer."""
+    """Host part of the URL; the address of all interfaces becomes the name of this computer."""
     if address in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{address}]" if ":" in address else address

@@ -1,4 +1,4 @@
-"""Small pieces that all pages of the explorer use."""
+"""Helpers that all views of the explorer share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import panel as pn
 
 WIDE: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
-"""As wide as the place it is put in; distances are the style sheet's."""
+"""Options of a widget that fills the width of its container; the style sheet sets margins."""
 
 
 def html(text: str, **options: Any) -> pn.pane.HTML:
-    """Text with markup; whatever comes from elsewhere must be escaped before."""
+    """A pane of HTML. Escape all text that comes from elsewhere before passing it."""
     return pn.pane.HTML(text, **(WIDE | options))
 
 
 def after(work: Callable[[], Any], milliseconds: int) -> Callable[[], None]:
-    """Call `work` so long after the last of many calls to the result; at once where no browser is connected."""
+    """Debounce: return a function that runs `work` this long after its last call, or at once without a browser."""
     waiting: list[Any] = []
 
     def run() -> None:
