@@ -1,4 +1,4 @@
-r"""The *start*: the value first put on a query, computed from the observed values only.
+r"""Starts of points: interpolants of the observed values of a sample, which put a first value on each query.
 
 ======== ====================================================== ==========
 start    curves (d = 1)                                         smoothness
@@ -9,9 +9,13 @@ cubic    natural cubic spline                                   C2
 smooth   Gaussian-process regression fitted on training samples C∞
 ======== ====================================================== ==========
 
-In d > 1 dimensions the first three become the polyharmonic splines of the same smoothness (for curves, r and r³
-*are* straight lines and the natural cubic spline); ``smooth`` is the same in any dimension. Outside the box of the
-observed coordinates a start is held constant. All of them return Taylor series along the query's directions.
+In d > 1 dimensions the first three become the polyharmonic splines of the same smoothness (in one dimension those of r
+and r³ *are* straight lines and the natural cubic spline); ``smooth`` is the same in any dimension. Outside the bounding
+box of the observed coordinates a start is constant: it takes its value at the nearest point of the box, since a
+polynomial continued beyond its knots soon leaves the range of the data. All starts return Taylor series along the
+directions of the query.
+
+Shapes: J Taylor coefficients, B samples, n observed points (knots), m queries, d axes, c channels.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cstformer.starts.gaussian_process import Kernel, posterior_weights
@@ -27,9 +32,19 @@ from cstformer.taylor.series import Series
 
 STARTS = ("linear", "hermite", "cubic", "smooth")
 Start = Callable[[Series], Series]
+"""From query coordinates (J, B, m, d) to initial values (J, B, m, c)."""
+
+Coords = Float[Tensor, "B n d"]
+Values = Float[Tensor, "B n c"]
+Exists = Bool[Tensor, "B n"]
+Step = Float[Tensor, "B i 1"]
+"""One number for each of the i = n − 1 intervals between knots."""
+Interval = Float[Tensor, "B i c"]
 
 
-def make_start(kind: str, coords: Tensor, values: Tensor, observed: Tensor, kernel: Kernel | None = None) -> Start:
+def make_start(
+    kind: str, coords: Coords, values: Values, observed: Bool[Tensor, "B n c"], kernel: Kernel | None = None
+) -> Start:
     """Interpolate each sample of a batch.
 
     Parameters
@@ -53,49 +68,49 @@ def make_start(kind: str, coords: Tensor, values: Tensor, observed: Tensor, kern
     [0.5, 2.0]
     """
     batch, n, c = values.shape
-    same = bool((observed == observed[..., :1]).all())
-    if same:
+    if bool((observed == observed[..., :1]).all()):
         return _one_mask(kind, coords, values, observed[..., 0], kernel)
-    # Channels observed at different points are separate problems: fold them into the batch.
+    # Channels observed at different points are separate problems: fold them into the batch, (B, n, c) → (B·c, n, 1).
     fold = lambda x: x.transpose(1, 2).reshape(batch * c, n, 1)  # noqa: E731
     inner = _one_mask(kind, coords.repeat_interleave(c, 0), fold(values), fold(observed)[..., 0], kernel)
 
     def start(x: Series) -> Series:
         y = inner(x.map(lambda k: k.repeat_interleave(c, 1)))  # (J, B·c, m, 1)
-        return y.map(lambda k: k.squeeze(-1).unflatten(1, (batch, c)).transpose(2, 3))
+        return y.map(lambda k: k.squeeze(-1).unflatten(1, (batch, c)).transpose(2, 3))  # (J, B, m, c)
 
     return start
 
 
-def _one_mask(kind: str, coords: Tensor, values: Tensor, mask: Tensor, kernel: Kernel | None) -> Start:
-    """Start for channels that share their observed points: mask (B, n)."""
+def _one_mask(kind: str, coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
+    """Start for channels that are observed at the same points."""
     if kind == "smooth":
         assert kernel is not None, "the smooth start needs a fitted kernel"
-        inner = _gaussian_process(coords, values, mask, kernel)
+        inner = _gaussian_process(coords, values, exists, kernel)
     elif coords.shape[-1] == 1:
-        inner = _piecewise(kind, coords[..., 0], values, mask)
+        inner = _piecewise(kind, coords[..., 0], values, exists)
     else:
-        inner = _polyharmonic(kind, coords, values, mask)
+        inner = _polyharmonic(kind, coords, values, exists)
     far = torch.finfo(coords.dtype).max
-    low = coords.masked_fill(~mask[..., None], far).amin(1, keepdim=True)  # (B, 1, d)
-    high = coords.masked_fill(~mask[..., None], -far).amax(1, keepdim=True)
+    low = coords.masked_fill(~exists[..., None], far).amin(1, keepdim=True)  # (B, 1, d)
+    high = coords.masked_fill(~exists[..., None], -far).amax(1, keepdim=True)
 
     def start(x: Series) -> Series:
-        value = x.value
+        value = x.value  # (B, m, d)
         inside = (value >= low) & (value <= high)
+        # low = far > high = −far in a sample without points: keep the sums finite here, and ask at 0 below.
         held = torch.minimum(torch.maximum(value, low.clamp(max=far / 2)), high).unsqueeze(0)
-        held = torch.where(mask.any(1)[:, None, None], held, torch.zeros_like(held))
-        if x.order:
+        held = torch.where(exists.any(1)[:, None, None], held, torch.zeros_like(held))
+        if x.order:  # along an axis on which a query lies outside, the start does not change
             held = torch.cat([held, x.coefs[1:] * inside])
         return inner(Series(held, x.order, x.directions))
 
     return start
 
 
-def _gaussian_process(coords: Tensor, values: Tensor, mask: Tensor, kernel: Kernel) -> Start:
-    # In float64: where the data are nearly noise-free the weights are large and cancel.
+def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Kernel) -> Start:
+    """Posterior mean k(x, X) (K + σ²I)⁻¹ y, in float64: for nearly noise-free data the weights are large and cancel."""
     knots = coords.double()
-    weights = posterior_weights(kernel, knots, values.double(), mask)
+    weights = posterior_weights(kernel, knots, values.double(), exists)  # (B, n, c)
 
     def start(x: Series) -> Series:
         return kernel.covariance(x.map(Tensor.double), knots).map(lambda k: (k @ weights).to(values.dtype))
@@ -103,31 +118,31 @@ def _gaussian_process(coords: Tensor, values: Tensor, mask: Tensor, kernel: Kern
     return start
 
 
-def _piecewise(kind: str, t: Tensor, y: Tensor, mask: Tensor) -> Start:
-    """Piecewise cubics on sorted knots: t (B, n), y (B, n, c), mask (B, n)."""
-    order = t.masked_fill(~mask, torch.inf).argsort(dim=1, stable=True)
-    count = mask.sum(1, keepdim=True)  # (B, 1)
+def _piecewise(kind: str, t: Float[Tensor, "B n"], y: Values, exists: Exists) -> Start:
+    """Cubic pieces on sorted knots: with s = t − t_i on interval i, y(t) = y_i + a_1 s + a_2 s² + a_3 s³."""
+    order = t.masked_fill(~exists, torch.inf).argsort(dim=1, stable=True)
+    count = exists.sum(1, keepdim=True)  # (B, 1)
     # Slots past the last observed point repeat it: their intervals have no length and are never entered.
-    slot = torch.arange(t.shape[1], device=t.device).minimum((count - 1).clamp_min(0))
+    slot = torch.arange(t.shape[1], device=t.device).minimum((count - 1).clamp_min(0))  # (B, n)
     order = order.gather(1, slot)
     t = t.gather(1, order)
-    y = (y * mask[..., None]).gather(1, order[..., None].expand_as(y))
-    if t.shape[1] == 1:
-        return lambda x: Series(_constant_tail(y.expand(-1, x.coefs.shape[2], -1), x), x.order, x.directions)
-    step = (t[:, 1:] - t[:, :-1])[..., None]
+    y = (y * exists[..., None]).gather(1, order[..., None].expand_as(y))
+    if t.shape[1] == 1:  # one knot: a constant
+        return lambda x: series.constant(y.expand(-1, x.coefs.shape[2], -1)).lift(x)
+    step = (t[:, 1:] - t[:, :-1])[..., None]  # (B, n-1, 1)
     real = step > 0
     step = torch.where(real, step, torch.ones_like(step))
     secant = (y[:, 1:] - y[:, :-1]) / step
-    cubic = _PIECES[kind](step, secant, real)  # three of (B, n-1, c): coefficients of (t - t_i)^1..3
-    pieces = torch.stack([y[:, :-1], *(torch.where(real, a, torch.zeros_like(a)) for a in cubic)], 2)
+    cubic = _PIECES[kind](step, secant, real)  # a_1, a_2, a_3, each (B, n-1, c)
+    pieces = torch.stack([y[:, :-1], *(torch.where(real, a, torch.zeros_like(a)) for a in cubic)], 2)  # (B, n-1, 4, c)
 
     def start(x: Series) -> Series:
         at = x.value[..., 0].contiguous()  # (B, m)
         piece = (torch.searchsorted(t, at, right=True) - 1).minimum((count - 2).clamp_min(0)).clamp_min(0)
         a = pieces.gather(1, piece[..., None, None].expand(-1, -1, *pieces.shape[2:])).unbind(2)  # 4 × (B, m, c)
         local = series.shift(x, -t.gather(1, piece)[..., None])
-        s = local.value
-        derivatives = [
+        s = local.value  # (B, m, 1)
+        derivatives = [  # of the cubic, over m!
             a[0] + s * (a[1] + s * (a[2] + s * a[3])),
             a[1] + s * (2 * a[2] + s * 3 * a[3]),
             a[2] + s * 3 * a[3],
@@ -139,27 +154,36 @@ def _piecewise(kind: str, t: Tensor, y: Tensor, mask: Tensor) -> Start:
     return start
 
 
-def _constant_tail(value: Tensor, x: Series) -> Tensor:
-    return torch.cat([value.unsqueeze(0), value.new_zeros((len(x.coefs) - 1, *value.shape))])
+# Each of the following returns a_1, a_2, a_3 from the lengths h of the intervals, their secants and whether they exist.
+Pieces = tuple[Interval, Interval, Interval]
 
 
-def _linear_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _linear_pieces(step: Step, secant: Interval, real: Bool[Tensor, "B i 1"]) -> Pieces:
     return secant, torch.zeros_like(secant), torch.zeros_like(secant)
 
 
-def _hermite_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Slopes of the parabola through three neighbours; at the ends the secant's."""
+def _hermite_pieces(step: Step, secant: Interval, real: Bool[Tensor, "B i 1"]) -> Pieces:
+    """Cubic Hermite pieces whose slope at a knot is that of the parabola through it and its two neighbours.
+
+    With the lengths h_0, h_1 and the secants p_0, p_1 before and after the knot, the slope is
+    (h_1 p_0 + h_0 p_1) / (h_0 + h_1). At both ends it is that of the secant.
+    """
     before, after = secant[:, :-1], secant[:, 1:]
     h0, h1 = step[:, :-1], step[:, 1:]
     inner = torch.where(real[:, 1:], (h1 * before + h0 * after) / (h0 + h1), before)
-    slope = torch.cat([secant[:, :1], inner, secant[:, -1:]], 1)
+    slope = torch.cat([secant[:, :1], inner, secant[:, -1:]], 1)  # (B, n, c)
     left, right = slope[:, :-1], slope[:, 1:]
     return left, (3 * secant - 2 * left - right) / step, (left + right - 2 * secant) / step**2
 
 
-def _natural_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Natural cubic spline: second derivatives from the tridiagonal system (Thomas algorithm over the batch)."""
+def _natural_pieces(step: Step, secant: Interval, real: Bool[Tensor, "B i 1"]) -> Pieces:
+    """Natural cubic spline, by its second derivatives M_i at the knots.
+
+    They solve h_{i−1} M_{i−1} + 2 (h_{i−1} + h_i) M_i + h_i M_{i+1} = 6 (p_i − p_{i−1}) with M = 0 at both ends, p the
+    secants: a tridiagonal system, solved for the whole batch by the Thomas algorithm.
+    """
     size = secant.shape[1]
+    # Forward: M_i = sides[i] − ratios[i]·M_{i+1}.
     ratios, sides = [torch.zeros_like(step[:, 0])], [torch.zeros_like(secant[:, 0])]
     for i in range(1, size):
         h0, h1 = step[:, i - 1], step[:, i]
@@ -168,6 +192,7 @@ def _natural_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor,
         ratios.append(torch.where(real[:, i], h1 / pivot, torch.zeros_like(pivot)))
         side = (6 * (secant[:, i] - secant[:, i - 1]) - h0 * sides[-1]) / pivot
         sides.append(torch.where(real[:, i], side, torch.zeros_like(side)))
+    # Backward, from M_n = 0.
     later = torch.zeros_like(secant[:, 0])
     reverse = [later]
     for i in range(size - 1, 0, -1):
@@ -182,49 +207,58 @@ def _natural_pieces(step: Tensor, secant: Tensor, real: Tensor) -> tuple[Tensor,
 _PIECES = {"linear": _linear_pieces, "hermite": _hermite_pieces, "cubic": _natural_pieces}
 
 
-# Polyharmonic splines: exponent of r, whether the polynomial tail has a slope. At a data point r is C0, r² log r (the
-# thin plate, stored as exponent 2) is C1: its second derivatives grow like log r, and r³ is C2: its third derivatives
-# jump. All of it holds at distances well above the softening, which rounds the tip of r off so that series exist there.
+# Polyharmonic splines: power of r, and whether the polynomial has linear terms. At a data point r is C0; r² log r (the
+# thin plate, power 2) is C1, since its second derivatives grow like log r; r³ is C2, since its third derivatives jump.
 _POLYHARMONIC = {"linear": (1.0, False), "hermite": (2.0, True), "cubic": (3.0, True)}
+# ε in r² + ε², in units of the domain: rounds off the tip of r, where no Taylor series exists. The smoothness above
+# holds at distances well above it. Interpolants differ from those of r by up to 2 % (r) and 0.1 % (the others).
 _SOFTENING = 1e-3
+_RIDGE = 1e-6  # where points do not determine the polynomial (too few, or on a line) it selects the smallest one
 
 
-def _polyharmonic(kind: str, coords: Tensor, values: Tensor, mask: Tensor) -> Start:
-    """Scattered data in d > 1: Σ_j w_j φ(|x − x_j|) + polynomial, with r² + ε² in place of r²."""
+def _polyharmonic(kind: str, coords: Coords, values: Values, exists: Exists) -> Start:
+    r"""Polyharmonic splines of scattered data in d > 1 dimensions.
+
+    .. math:: y(x) = \sum_j w_j\, \varphi\bigl(\sqrt{|x - x_j|^2 + \varepsilon^2}\bigr) + P(x)\, v,
+              \qquad \begin{pmatrix} \Phi & P \\ P^T & 0 \end{pmatrix}
+              \begin{pmatrix} w \\ v \end{pmatrix} = \begin{pmatrix} y \\ 0 \end{pmatrix}
+
+    with the polynomials P(x) = [1] or [1 | x] and :math:`\Phi_{ij} = \varphi(x_i - x_j)`.
+    """
     exponent, slope = _POLYHARMONIC[kind]
     sign = -1.0 if exponent < 2 else 1.0  # makes φ conditionally positive definite
 
     def phi(x: Series) -> Series:
+        """φ at the distances to all points: (J, B, m, d) → (J, B, m, n)."""
         square = (x * x).map(lambda c: c.sum(-1, keepdim=True))
         cross = x.map(lambda c: -2 * c @ coords.transpose(-1, -2))
-        r2 = series.shift(square + cross, (coords * coords).sum(-1)[:, None, :])
-        rounding = (r2.value.clamp_min(0) - r2.value).detach()  # r² is not negative, whatever the rounding says
+        r2 = series.shift(square + cross, (coords * coords).sum(-1)[:, None, :])  # |x|² − 2 x·x_j + |x_j|²
+        rounding = (r2.value.clamp_min(0) - r2.value).detach()  # the three terms cancel near a point: keep r² ≥ 0
         r2 = series.shift(r2, rounding + _SOFTENING**2)
         if exponent == 2:
-            return (r2 * series.log(r2)).map(lambda c: 0.5 * c)
+            return (r2 * series.log(r2)).map(lambda c: 0.5 * c)  # r² log r = ½ r² log r²
         return series.power(r2, exponent / 2).map(lambda c: sign * c)
 
-    def tail(x: Series) -> Series:
+    def polynomial(x: Series) -> Series:
+        """P: (J, B, m, d) → (J, B, m, 1 or 1 + d)."""
         one = series.constant(torch.ones_like(x.value[..., :1]))
         return series.concatenate([one, x], -1) if slope else one.lift(x)
 
     batch, n, _ = values.shape
-    polynomial = tail(series.constant(coords)).value * mask[..., None]  # (B, n, q)
-    q = polynomial.shape[-1]
-    pair = mask[:, :, None] & mask[:, None, :]
+    terms = polynomial(series.constant(coords)).value * exists[..., None]  # (B, n, q)
+    q = terms.shape[-1]
+    pair = exists[:, :, None] & exists[:, None, :]
     eye = torch.eye(n, dtype=values.dtype, device=values.device)
-    kernel = phi(series.constant(coords)).value * pair + eye * (~mask)[:, :, None]
     system = values.new_zeros(batch, n + q, n + q)
-    system[:, :n, :n] = kernel
-    system[:, :n, n:] = polynomial
-    system[:, n:, :n] = polynomial.transpose(1, 2)
-    # Too few points for the tail, or all on a line: a tiny weight picks the smallest polynomial.
-    system[:, n:, n:] = -1e-6 * torch.eye(q, dtype=values.dtype, device=values.device)
-    right = torch.cat([values * mask[..., None], values.new_zeros(batch, q, values.shape[-1])], 1)
-    weights = torch.linalg.solve(system.double(), right.double()).to(values.dtype)
+    system[:, :n, :n] = phi(series.constant(coords)).value * pair + eye * (~exists)[:, :, None]  # padding: identity
+    system[:, :n, n:] = terms
+    system[:, n:, :n] = terms.transpose(1, 2)
+    system[:, n:, n:] = -_RIDGE * torch.eye(q, dtype=values.dtype, device=values.device)
+    right = torch.cat([values * exists[..., None], values.new_zeros(batch, q, values.shape[-1])], 1)
+    weights = torch.linalg.solve(system.double(), right.double()).to(values.dtype)  # [w | v] (B, n + q, c)
 
     def start(x: Series) -> Series:
-        basis = series.concatenate([phi(x).map(lambda k: k * mask[:, None, :]), tail(x)], -1)
+        basis = series.concatenate([phi(x).map(lambda k: k * exists[:, None, :]), polynomial(x)], -1)
         return basis.map(lambda k: k @ weights)
 
     return start

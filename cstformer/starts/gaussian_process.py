@@ -1,11 +1,18 @@
-r"""Gaussian-process regression shared by the ``smooth`` start, the noise estimate and the GP rival.
+r"""Gaussian-process regression: the ``smooth`` start, the estimate of the noise, and a baseline of its own.
 
 Each sample and channel is a draw of one process with covariance
 
 .. math:: k(x, x') = b^2 + a^2 \exp\Bigl(-\tfrac12 \sum_i (x_i - x'_i)^2 / \ell_i^2\Bigr),
 
-observed with independent noise of variance :math:`\sigma^2`. The hyper-parameters maximise the marginal likelihood of
-the training samples, so :math:`\sigma` is an estimate of the noise that needs no clean data.
+observed with independent noise of variance :math:`\sigma^2`. Given values y at the points X, the posterior mean is
+
+.. math:: \mu(x) = k(x, X)\,(K + \sigma^2 I)^{-1} y, \qquad K = k(X, X)
+
+(Rasmussen & Williams, *Gaussian Processes for Machine Learning*, ch. 2). The hyper-parameters maximise the marginal
+likelihood of the training samples (ibid., ch. 5), so :math:`\sigma` estimates the noise without clean data.
+
+Shapes: B or N samples, n points, m queries, d axes, c channels; ``exists`` (B, n) is False for padding. Matrices are
+factorised in float64: in float32 those of dense, nearly noise-free samples are not positive definite.
 """
 
 from __future__ import annotations
@@ -15,12 +22,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cstformer.taylor import series
 from cstformer.taylor.series import Series
 
-MIN_NOISE = 1e-4  # of the values' sd: below it the covariance is singular to rounding
+Coords = Float[Tensor, "B n d"]
+Values = Float[Tensor, "B n c"]
+Exists = Bool[Tensor, "B n"]
+
+MIN_NOISE = 1e-4  # lower bound of σ, in standard deviations of the values: below, K + σ²I is singular to rounding
+# Fitting costs O(n³) per sample and step of the optimiser. These caps keep it to seconds:
+MAX_POINTS = 300  # points of a sample
+MAX_CHANNELS = 16  # channels; they share one kernel
+MIN_SAMPLES = 8  # samples taken at least, even if their points exceed ``max_numbers``
+# Starting points of the optimiser, in the model's units. Several, because the likelihood can have one maximum that
+# explains the data by a fast process and another that explains them by a slow one with more noise (ibid., fig. 5.5).
+START_LENGTHSCALES, START_NOISES, START_OFFSET = (0.05, 0.2, 0.7), (0.02, 0.3), 0.3
+SMALLEST, LARGEST = 1e-3, 30.0  # bounds of lengthscales, amplitude and offset, in the model's units
 
 
 @dataclass(frozen=True)
@@ -28,69 +48,77 @@ class Kernel:
     """Hyper-parameters in the model's units (coordinates in [0,1]^d, standardised values)."""
 
     lengthscales: tuple[float, ...]
+    """ℓ, one for each axis."""
     amplitude: float
+    """a: standard deviation of the process about its mean."""
     offset: float
+    """b: standard deviation of the mean of a sample."""
     noise: float
+    """σ: standard deviation of the noise of an observation."""
 
-    def covariance(self, x: Series, centres: Tensor) -> Series:
+    def covariance(self, x: Series, centres: Coords) -> Series:
         """k(x, centres): (J, B, m, n) from query coordinates (J, B, m, d) and centres (B, n, d)."""
         scale = centres.new_tensor(self.lengthscales)
-        a, b = x.map(lambda c: c / scale), centres / scale
-        # −½|a − b|² is quadratic in s, and a product of matrices: a·b − ½|a|² − ½|b|².
-        cross = a.map(lambda c: c @ b.transpose(-1, -2))
-        square = (a * a).map(lambda c: -0.5 * c.sum(-1, keepdim=True))
-        exponent = series.shift(cross + square, -0.5 * (b * b).sum(-1)[:, None, :])
-        # Rounding must not lift the diagonal above one.
+        p, q = x.map(lambda c: c / scale), centres / scale
+        # −½|p − q|² = p·q − ½|p|² − ½|q|²: one matrix product instead of a tensor (B, m, n, d).
+        cross = p.map(lambda c: c @ q.transpose(-1, -2))
+        square = (p * p).map(lambda c: -0.5 * c.sum(-1, keepdim=True))
+        exponent = series.shift(cross + square, -0.5 * (q * q).sum(-1)[:, None, :])
+        # The three terms cancel where p = q, and rounding may leave a positive rest: set it to 0, as a constant.
         exponent = series.shift(exponent, (exponent.value.clamp_max(0) - exponent.value).detach())
         return series.shift(series.exp(exponent).map(lambda c: self.amplitude**2 * c), self.offset**2)
 
 
-def posterior_weights(kernel: Kernel, coords: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """(K + σ²I)⁻¹ y of each sample: (B, n, c) from coordinates (B, n, d), values (B, n, c) and mask (B, n)."""
-    factor = _factor(kernel, coords, mask)
-    return torch.cholesky_solve((values * mask[..., None]).double(), factor).to(values.dtype)
+def posterior_weights(kernel: Kernel, coords: Coords, values: Values, exists: Exists) -> Values:
+    """(K + σ²I)⁻¹ y of each sample; the posterior mean is k(x, X) times these weights."""
+    factor = _factor(kernel, coords, exists)
+    return torch.cholesky_solve((values * exists[..., None]).double(), factor).to(values.dtype)
 
 
-def smoothing_weights(kernels: Sequence[Kernel], knots: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor]:
-    """What each observed moment counts in the posterior mean at others, for several kernels in time at once.
+def smoothing_weights(
+    kernels: Sequence[Kernel], knots: Float[Tensor, "B n"], exists: Exists
+) -> Callable[[Tensor], Tensor]:
+    """Posterior means in time as weights of the observed frames, for several kernels at once.
 
-    From knots (B, n) and mask (B, n) a function from moments (B, m) to weights (kernels, B, m, n). Beyond the first and
-    last knot the weights are held.
+    Returns a function from times (B, m) to weights k(t, T) (K + σ²I)⁻¹ of shape (kernels, B, m, n), for frames observed
+    at the knots T. Before the first and after the last knot the weights stay constant.
     """
     t = knots.double()
     length, amplitude, offset, noise = (
-        t.new_tensor(x)[:, None, None, None]
+        t.new_tensor(x)[:, None, None, None]  # (kernels, 1, 1, 1)
         for x in zip(*((k.lengthscales[0], k.amplitude, k.offset, k.noise) for k in kernels), strict=True)
     )
 
     def covariance(at: Tensor) -> Tensor:
+        """(B, m) → (kernels, B, m, n)."""
         distance = (at[:, :, None] - t[:, None, :]) / length
         return amplitude**2 * torch.exp(-0.5 * distance.square()) + offset**2
 
     noise = noise**2 + _jitter(t) * (amplitude**2 + offset**2)
-    pair = mask[:, :, None] & mask[:, None, :]
+    pair = exists[:, :, None] & exists[:, None, :]
     eye = torch.eye(t.shape[1], dtype=t.dtype, device=t.device)
-    diagonal = torch.where(mask[:, :, None], noise, torch.ones_like(noise))  # rows of the identity where nothing is
+    diagonal = torch.where(exists[:, :, None], noise, torch.ones_like(noise))  # padding: rows of the identity
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance(t) * pair + eye * diagonal)) * pair
-    low = t.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
-    high = t.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
+    low = t.masked_fill(~exists, torch.inf).amin(1, keepdim=True)
+    high = t.masked_fill(~exists, -torch.inf).amax(1, keepdim=True)
     return lambda at: (covariance(at.double().clamp(low, high)) @ inverse).to(knots.dtype)
 
 
-def posterior_variance(kernel: Kernel, coords: Tensor, mask: Tensor, at: Tensor) -> Tensor:
-    """Variance of the noise-free process at ``at`` (B, m, d) given points at ``coords``: (B, m)."""
-    cross = kernel.covariance(series.constant(at.double()), coords.double()).value * mask[:, None, :]
-    solved = torch.cholesky_solve(cross.transpose(-1, -2), _factor(kernel, coords, mask))
+def posterior_variance(kernel: Kernel, coords: Coords, exists: Exists, at: Float[Tensor, "B m d"]) -> Tensor:
+    """Variance of the noise-free process at ``at``, k(x, x) − k(x, X) (K + σ²I)⁻¹ k(X, x): (B, m)."""
+    cross = kernel.covariance(series.constant(at.double()), coords.double()).value * exists[:, None, :]  # (B, m, n)
+    solved = torch.cholesky_solve(cross.transpose(-1, -2), _factor(kernel, coords, exists))  # (B, n, m)
     return (kernel.amplitude**2 + kernel.offset**2 - (cross * solved.transpose(-1, -2)).sum(-1)).to(at.dtype)
 
 
-def log_likelihood(kernel: Kernel, coords: Tensor, values: Tensor, mask: Tensor) -> float:
+def log_likelihood(kernel: Kernel, coords: Coords, values: Values, exists: Exists) -> float:
     """Log marginal likelihood of all samples and channels under ``kernel``."""
-    return float(_log_likelihood(torch.tensor(_pack(kernel), dtype=coords.dtype), coords, values, mask))
+    theta = [math.log(x) for x in (*kernel.lengthscales, kernel.amplitude, kernel.offset, kernel.noise)]
+    return float(_log_likelihood(torch.tensor(theta, dtype=coords.dtype), coords, values, exists))
 
 
 def fit_kernel(
-    coords: Tensor, values: Tensor, mask: Tensor, seed: int = 0, max_noise: float = 3.0, max_numbers: int = 2000
+    coords: Tensor, values: Tensor, exists: Tensor, seed: int = 0, max_noise: float = 3.0, max_numbers: int = 2000
 ) -> Kernel:
     """Maximise the marginal likelihood over the kernel's hyper-parameters.
 
@@ -98,102 +126,124 @@ def fit_kernel(
     ----------
     coords : Tensor (N, n, d), scaled to [0,1]^d
     values : Tensor (N, n, c), standardised
-    mask : Tensor (N, n)
+    exists : Tensor (N, n)
         True where a point exists.
     seed : int
         For the subset of samples used when there are many.
     max_noise : float
-        Upper bound of the noise, where something else is known about it.
+        Upper bound of the noise in standard deviations of the values, where something else is known about it.
     max_numbers : int
         Samples are drawn until their points exceed this number; more would not change the estimate.
     """
-    generator = torch.Generator().manual_seed(seed)
-    coords, values, mask = (x.detach().cpu() for x in (coords, values, mask))
-    order = torch.randperm(len(coords), generator=generator)
-    enough = int((mask[order].sum(1).cumsum(0) < max_numbers).sum()) + 1
-    chosen = order[: max(enough, min(8, len(order)))]
-    coords, values, mask = coords[chosen].double(), values[chosen].double(), mask[chosen]
-    if coords.shape[1] > 300:  # the cost is cubic in the points of a sample: keep a run (d = 1) or some of them
-        some = (
-            torch.arange(300) if coords.shape[-1] == 1 else torch.randperm(coords.shape[1], generator=generator)[:300]
-        )
-        coords, values, mask = coords[:, some], values[:, some], mask[:, some]
-    if values.shape[-1] > 16:  # the channels of a patch share the kernel: a few of them tell it
-        values = values[..., torch.randperm(values.shape[-1], generator=generator)[:16]]
+    coords, values, exists = _subset(coords, values, exists, seed, max_numbers)
+    d = coords.shape[-1]
     best: tuple[float, Tensor] | None = None
-    for lengthscale in (0.05, 0.2, 0.7):
-        for noise in (0.02, 0.3):
+    for lengthscale in START_LENGTHSCALES:
+        for noise in START_NOISES:
             theta = torch.tensor(
-                [math.log(lengthscale)] * coords.shape[-1] + [0.0, math.log(0.3), math.log(noise)],
-                dtype=torch.float64,
+                [math.log(lengthscale)] * d + [0.0, math.log(START_OFFSET), math.log(noise)], dtype=torch.float64
             )
-            score, theta = _maximise(theta, coords, values, mask, max(max_noise, MIN_NOISE))
+            score, theta = _maximise(theta, coords, values, exists, max(max_noise, MIN_NOISE))
             if best is None or score > best[0]:
                 best = score, theta
     assert best is not None
-    d = coords.shape[-1]
-    theta = best[1].exp()
-    return Kernel(tuple(theta[:d].tolist()), float(theta[d]), float(theta[d + 1]), float(theta[d + 2]))
+    found = best[1].exp()
+    return Kernel(tuple(found[:d].tolist()), float(found[d]), float(found[d + 1]), float(found[d + 2]))
 
 
-def _pack(kernel: Kernel) -> list[float]:
-    return [math.log(x) for x in (*kernel.lengthscales, kernel.amplitude, kernel.offset, kernel.noise)]
+def _subset(
+    coords: Tensor, values: Tensor, exists: Tensor, seed: int, max_numbers: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random samples, points and channels that are enough for the fit, in float64 on the CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    coords, values, exists = (x.detach().cpu() for x in (coords, values, exists))
+    order = torch.randperm(len(coords), generator=generator)
+    enough = int((exists[order].sum(1).cumsum(0) < max_numbers).sum()) + 1
+    chosen = order[: max(enough, min(MIN_SAMPLES, len(order)))]
+    coords, values, exists = coords[chosen].double(), values[chosen].double(), exists[chosen]
+    n, d = coords.shape[1:]
+    if n > MAX_POINTS:
+        # Curves keep a run of neighbours: small distances tell the noise from the process.
+        some = torch.arange(MAX_POINTS) if d == 1 else torch.randperm(n, generator=generator)[:MAX_POINTS]
+        coords, values, exists = coords[:, some], values[:, some], exists[:, some]
+    if values.shape[-1] > MAX_CHANNELS:
+        values = values[..., torch.randperm(values.shape[-1], generator=generator)[:MAX_CHANNELS]]
+    return coords, values, exists
 
 
-def _factor(kernel: Kernel, coords: Tensor, mask: Tensor) -> Tensor:
-    # In double precision always: single precision finds dense, nearly noise-free samples not positive definite. The
-    # jitter follows the data's precision, which keeps the weights small enough for it.
+def _factor(kernel: Kernel, coords: Coords, exists: Exists) -> Float[Tensor, "B n n"]:
+    """Cholesky factor of K + σ²I, in float64."""
     jitter = _jitter(coords)
     coords = coords.double()
     covariance = kernel.covariance(series.constant(coords), coords).value
-    return _masked_cholesky(covariance, mask, kernel.noise**2 + jitter * (kernel.amplitude**2 + kernel.offset**2))
+    return _masked_cholesky(covariance, exists, kernel.noise**2 + jitter * (kernel.amplitude**2 + kernel.offset**2))
 
 
 def _jitter(coords: Tensor) -> float:
+    """Added to the diagonal, relative to k(x, x): about 100 roundings of float32, and little in float64.
+
+    It follows the dtype of the data, not of the factor: it bounds the weights (K + σ²I)⁻¹ y, and large weights would
+    cancel in sums of that dtype.
+    """
     return 1e-5 if coords.dtype == torch.float32 else 1e-10
 
 
-def _masked_cholesky(covariance: Tensor, mask: Tensor, noise: Tensor | float) -> Tensor:
-    """Cholesky factor of covariance + noise·I; points that do not exist become rows of the identity."""
-    pair = mask[:, :, None] & mask[:, None, :]
-    eye = torch.eye(mask.shape[1], dtype=covariance.dtype, device=covariance.device)
-    diagonal = torch.where(mask, noise, torch.ones((), dtype=covariance.dtype, device=covariance.device))
+def _masked_cholesky(
+    covariance: Float[Tensor, "B n n"], exists: Exists, noise: Tensor | float
+) -> Float[Tensor, "B n n"]:
+    """Cholesky factor of covariance + noise·I; the rows and columns of padding become those of the identity."""
+    pair = exists[:, :, None] & exists[:, None, :]
+    eye = torch.eye(exists.shape[1], dtype=covariance.dtype, device=covariance.device)
+    diagonal = torch.where(exists, noise, torch.ones((), dtype=covariance.dtype, device=covariance.device))
     return torch.linalg.cholesky(covariance * pair + eye * diagonal[:, :, None])
 
 
-def _log_likelihood(theta: Tensor, coords: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def _log_likelihood(theta: Float[Tensor, " p"], coords: Coords, values: Values, exists: Exists) -> Tensor:
+    """−½ yᵀ(K + σ²I)⁻¹y − ½ log det(K + σ²I) − ½ n log 2π, summed over samples and channels.
+
+    theta holds the logarithms of ℓ (d of them), a, b and σ. With the Cholesky factor L the first term is
+    −½ |L⁻¹ y|², the second −Σ log L_ii. Padding adds rows of the identity: nothing to either.
+    """
     d = coords.shape[-1]
     scaled = coords / theta[:d].exp()
-    distance = (scaled[:, :, None] - scaled[:, None]).square().sum(-1)
+    distance = (scaled[:, :, None] - scaled[:, None]).square().sum(-1)  # (B, n, n)
     a2, b2, noise = (2 * theta[d:]).exp()
-    factor = _masked_cholesky(a2 * torch.exp(-0.5 * distance) + b2, mask, noise + 1e-8 * (a2 + b2))
-    whitened = torch.linalg.solve_triangular(factor, values * mask[..., None], upper=False)
+    # 1e-8 keeps the matrix positive definite in float64 at the smallest noise, which is 1e-4 squared.
+    factor = _masked_cholesky(a2 * torch.exp(-0.5 * distance) + b2, exists, noise + 1e-8 * (a2 + b2))
+    whitened = torch.linalg.solve_triangular(factor, values * exists[..., None], upper=False)  # L⁻¹ y (B, n, c)
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum()
-    numbers = mask.sum() * values.shape[-1]
+    numbers = exists.sum() * values.shape[-1]
     return -0.5 * whitened.square().sum() - values.shape[-1] * log_det - 0.5 * math.log(2 * math.pi) * numbers
 
 
-def _maximise(theta: Tensor, coords: Tensor, values: Tensor, mask: Tensor, max_noise: float) -> tuple[float, Tensor]:
-    """A few L-BFGS steps inside a box of sensible hyper-parameters."""
+def _maximise(
+    theta: Float[Tensor, " p"], coords: Coords, values: Values, exists: Exists, max_noise: float
+) -> tuple[float, Float[Tensor, " p"]]:
+    """Log likelihood and hyper-parameters after L-BFGS from ``theta``, inside the box of sensible values.
+
+    L-BFGS knows no bounds: the likelihood is evaluated at the nearest point of the box, and a weak quadratic penalty
+    pulls theta back, since the gradient vanishes outside.
+    """
     theta = theta.clone().requires_grad_()
     d = coords.shape[-1]
-    low = torch.tensor([math.log(1e-3)] * d + [math.log(1e-3)] * 2 + [math.log(MIN_NOISE)], dtype=theta.dtype)
-    high = torch.tensor([math.log(30.0)] * d + [math.log(30.0)] * 2 + [math.log(max_noise)], dtype=theta.dtype)
+    low = torch.tensor([math.log(SMALLEST)] * (d + 2) + [math.log(MIN_NOISE)], dtype=theta.dtype)
+    high = torch.tensor([math.log(LARGEST)] * (d + 2) + [math.log(max_noise)], dtype=theta.dtype)
     optimiser = torch.optim.LBFGS([theta], max_iter=60, line_search_fn="strong_wolfe")
-    per_number = 1.0 / max(1, int(mask.sum()) * values.shape[-1])
+    # Per number of the data: the scale of loss and penalty does not depend on how many data there are.
+    per_number = 1.0 / max(1, int(exists.sum()) * values.shape[-1])
 
     def closure():
         optimiser.zero_grad()
         bounded = torch.maximum(torch.minimum(theta, high), low)
-        loss = -_log_likelihood(bounded, coords, values, mask) * per_number
-        loss = loss + 1e-3 * (theta - bounded.detach()).square().sum()  # pulls back what left the box
+        loss = -_log_likelihood(bounded, coords, values, exists) * per_number
+        loss = loss + 1e-3 * (theta - bounded.detach()).square().sum()
         loss.backward()
         return loss
 
     try:
         optimiser.step(closure)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # this start led to a singular matrix; the others may not
         return -math.inf, theta.detach()
     final = torch.maximum(torch.minimum(theta.detach(), high), low)
-    score = float(_log_likelihood(final, coords, values, mask))
+    score = float(_log_likelihood(final, coords, values, exists))
     return (score if math.isfinite(score) else -math.inf), final
