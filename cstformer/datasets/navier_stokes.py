@@ -185,7 +185,8 @@ def _claim(path: Path, law: Law) -> Any:
             raise CSTError(f"{path} holds another set ({theirs}); choose another name or remove it")
         for stray in path.rglob("*.partial"):  # what a killed writer left
             stray.unlink()
-        return open_zarr(path, writable=True)
+        with readable(path, "Zarr"):
+            return open_zarr(path, writable=True)
     axis, block = np.arange(law.size) / law.size, min(BLOCK, law.samples)
     frame = (law.size, law.size)
     with atomic_path(path) as temporary:

@@ -2,8 +2,6 @@
 
 import ast
 import io
-import json
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -12,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-import zarr
+from malice import Malice, harmless
 from small_models import wave_model, waves
 
 import cstformer
-from cstformer import CST, CSTError, Samples, load_movie
+from cstformer import CST, Samples, load_movie
 from cstformer.baselines import BASELINES
 from cstformer.data.queries import load_queries
 from cstformer.datasets.calcium.reading import open_recording
@@ -73,31 +71,6 @@ def test_no_module_of_the_package_can_unpickle():
     assert {f.name: found for f in files if (found := dangers(f.read_text()))} == {}
 
 
-class Malice:
-    """An object that, when it is unpickled, makes a folder called `harm` where the process works."""
-
-    def __reduce__(self):
-        return os.mkdir, ("harm",)
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pickle.loads(pickle.dumps(Malice()))
-    (tmp_path / "harm").rmdir()  # it does harm, if anybody lets it
-    return tmp_path
-
-
-def harmless(here: Path, *words: str, read) -> None:
-    """`read` refuses, in one line with these words, and nothing has run."""
-    with pytest.raises(CSTError) as caught:
-        read()
-    assert not (here / "harm").exists()
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-
-
 def objects() -> np.ndarray:
     array = np.empty((2, 3, 4), dtype=object)
     array[...] = Malice()
@@ -135,26 +108,6 @@ def test_a_pickle_as_the_header_of_an_array(here):
         for key in ("coords", "values"):
             archive.writestr(f"{key}.npy", head.getvalue() + pickle.dumps(Malice()))
     harmless(here, "a.npz", read=lambda: Samples.load(here / "a.npz"))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"filters": [{"id": "pickle"}]},
-        {"compressor": {"id": "pickle"}},
-        {"dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}, {"id": "pickle"}]},
-    ],
-    ids=["filter", "compressor", "text"],
-)
-def test_zarr_with_the_codec_pickle(here, change):
-    group = zarr.open_group(here / "a.zarr", mode="w", zarr_format=2)
-    array = group.create_array("frames", data=np.zeros((2, 3, 4)), chunks=(2, 3, 4), compressors=None)
-    array.attrs["_ARRAY_DIMENSIONS"] = ["t", "row", "col"]
-    about = here / "a.zarr/frames/.zarray"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"filters": None, "compressor": None} | change))
-    (here / "a.zarr/frames/0.0.0").write_bytes(pickle.dumps(Malice()))
-    for read in (Samples.load, load_movie, lambda p: open_recording(p, rate=1.0, wavelengths=(575,))):
-        harmless(here, "a.zarr", "pickle", read=lambda read=read: read(here / "a.zarr"))
 
 
 def test_hickle_files_with_pickled_parts(here):

@@ -256,7 +256,7 @@ def preprocess(
             _array(group, "label", contrast_label(contrast), dims=("time",))
         if settings.components:
             with dask_bar("principal components", progress):
-                scores, parts, share = principal_components(da.from_zarr(movie), settings.components)
+                scores, parts, share = principal_components(da.from_array(movie, chunks=movie.chunks), settings.components)
             _array(group, "pca_scores", scores, dims=("time", "component"))
             _array(group, "pca_components", parts.reshape(settings.components, -1), dims=("component", "pixel"))
             _array(group, "pca_explained", share, dims=("component",))
@@ -335,7 +335,7 @@ def _mask(
             raise unknown("mask", given, ("auto", "none"))
         if given == "none":
             return np.ones(small.shape[1:], bool)
-        return brightness_mask(da.from_zarr(small).mean(axis=0).compute())
+        return brightness_mask(da.from_array(small, chunks=small.chunks).mean(axis=0).compute())
     size = tuple(n + m for n, m in zip(small.shape[1:], (sum(margins[:2]), sum(margins[2:])), strict=True))
     if given.shape == tuple(n * settings.binning for n in size):
         given = bin_pixels(given[None].astype(np.float32), settings.binning)[0] > 0.5
