@@ -1,1 +1,1 @@
-"""The interactive explorer, ``cst explore``. `reader`, `curves` and `fields` compute; the rest makes the page."""
+"""The interactive explorer, ``cst explore``. `curves` and `fields` compute; the rest makes the page."""
