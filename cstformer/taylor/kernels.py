@@ -198,7 +198,8 @@ class _Gelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (coefs,) = ctx.saved_tensors
-        return gelu_gradient(*ctx.shape, coefs, gradient), None, None
+        order, directions = ctx.shape
+        return gelu_gradient(order, directions, coefs, gradient), None, None
 
 
 # LayerNorm: y = weight·c·r + bias with c = x − mean(x), r = (v + ε)^(−1/2), v = mean(c²), means over the last axis.
@@ -242,8 +243,9 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         normal, centred, scale, weight = ctx.saved_tensors
+        order, directions = ctx.shape
         rows = gradient.flatten(1, -2)  # (J, rows, width)
-        total = _norm_gradient(*ctx.shape, rows * weight, centred, scale)
+        total = _norm_gradient(order, directions, rows * weight, centred, scale)
         for_weight = (rows * normal).sum((0, 1))
         return total.view_as(gradient), for_weight, rows[0].sum(0), None, None, None
 
