@@ -1,8 +1,8 @@
-"""What the animal saw, from what a model says of the last second: the paper's decoder, and splits that are fair.
+"""Decoding of the stimulus from a model's attention or latent state: the paper's decoder, and two kinds of splits.
 
-Features of a segment → 10 principal components → the 3 nearest segments → label at the last frame. Components and
-neighbours come from the training segments alone. With thousands of features and hundreds of segments all of it follows
-from the inner products of the segments, which is what is kept here.
+Features of a segment → 10 principal components → 3 nearest neighbours → label at the last frame. Components and
+neighbours come from the training segments only. There are thousands of features and only hundreds of segments, and the
+decoder needs just the inner products of segments; so features are reduced to those.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from sklearn.neighbors import KNeighborsRegressor
 
 from cstformer.data.samples import Samples
+from cstformer.errors import CSTError
 from cstformer.models.cst import CST
 
 COMPONENTS, NEIGHBOURS, REPEATS = 10, 3, 10
@@ -27,7 +28,7 @@ Split = tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]
 
 
 def random_splits(count: int, seed: int) -> list[Split]:
-    """The paper's: segments at random, so that a test segment may share frames with training segments.
+    """Random splits, as in the paper. A test segment may share frames with training segments.
 
     >>> train, test = random_splits(10, seed=0)[0]
     >>> len(train), len(test), len({*train, *test})
@@ -40,7 +41,9 @@ def random_splits(count: int, seed: int) -> list[Split]:
 
 
 def blocked_splits(starts: Int[np.ndarray, " N"], window: int, block: int, seed: int) -> list[Split]:
-    """Blocks of ``block`` frames at random; a segment counts where it lies in one block, so none is on both sides.
+    """Random splits of blocks of ``block`` frames. Segments that cross a border of blocks are left out.
+
+    So no frame is in both training and test.
 
     >>> train, test = blocked_splits(np.arange(0, 100), 10, 20, seed=0)[0]
     >>> bool(np.abs(np.subtract.outer(train, test)).min() >= 10), len(train) + len(test)
@@ -59,7 +62,7 @@ def blocked_splits(starts: Int[np.ndarray, " N"], window: int, block: int, seed:
 
 
 def inner_products(features: np.ndarray) -> Float[np.ndarray, "N N"]:
-    """Inner products of segments (N, …), from their mean, in pieces that fit the memory.
+    """Inner products of centred features (N, …), computed in pieces that fit into memory.
 
     >>> inner_products(np.array([[1.0, 0.0], [3.0, 0.0]])).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
@@ -76,7 +79,7 @@ def inner_products(features: np.ndarray) -> Float[np.ndarray, "N N"]:
 def component_scores(
     products: Float[np.ndarray, "N N"], split: Split, count: int = COMPONENTS
 ) -> tuple[Float[np.ndarray, "train k"], Float[np.ndarray, "test k"]]:
-    """Principal components of the training segments, and those of the test segments along the same axes."""
+    """Principal components of the training segments, and the test segments projected on the same axes."""
     train, test = split
     inner = products[np.ix_(train, train)]
     mean = inner.mean(0)
@@ -92,10 +95,10 @@ def component_scores(
 def decode(
     products: Float[np.ndarray, "N N"], labels: Float[np.ndarray, " N"], splits: Sequence[Split]
 ) -> tuple[float, float]:
-    """Mean squared error and R² of the decoded labels of all splits together.
+    """Mean squared error and R² of the decoded labels, pooled over all splits.
 
-    R² is 1 − squared error / squared distance of the test labels from their mean: a split whose few test stimuli happen
-    to be alike then counts as any other.
+    R² = 1 − mean squared error / variance of the pooled test labels. Pooling keeps a split whose few test stimuli
+    happen to be similar from dominating R².
     """
     wrong, tested = [], []
     for train, test in splits:
@@ -110,27 +113,27 @@ def decode(
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of the last frame's patches to the whole segment, over even attention."""
+    """Attention of the last frame's patches to the whole segment, relative to uniform attention."""
 
     ways: dict[str, np.ndarray]
-    """Features (N, …) for each way to sum it up."""
+    """Features (N, …) by the name of the summary."""
     received: Float[np.ndarray, "N rows cols"]
-    """How much each patch of the last frame is read, mean of all; NaN where there is no cortex."""
+    """Attention that each patch of the last frame receives, mean of readers, heads, layers; NaN outside the cortex."""
 
 
 def last_frame(context: Samples) -> Float[np.ndarray, "rows 3"]:
-    """Coordinates of the patches of the last frame that have cortex in them; the same in all samples."""
+    """Coordinates of the patches of the last frame that contain cortex; the same in all samples."""
     coords = context.coords[0][context.point_observed[0]]
     return coords[coords[:, 0] == coords[:, 0].max()]
 
 
 def segment_attention(model: CST, context: Samples) -> Attention:
-    """Attention of the last frame's patches, in all the ways in which it may be summed up.
+    """Attention of the last frame's patches, in every summary that may be decoded.
 
-    ``layer 2``: which patch reads which of the whole segment, mean over heads, (N, readers, read).
-    ``layer 2, last frame``: the same, of the patches of the last frame alone, (N, readers, readers).
-    ``layer 2, received``: how much each patch is read, by each head, mean over the readers, (N, heads, read).
-    ``all layers``: the mean of the layers' maps.
+    ``layer 2``: from each patch of the last frame to each of the segment, mean over heads, (N, readers, read).
+    ``layer 2, last frame``: the same, to the patches of the last frame only, (N, readers, readers).
+    ``layer 2, received``: what each patch receives from each head, mean over the readers, (N, heads, read).
+    ``all layers``: the mean over layers.
     """
     at = last_frame(context)
     maps: list[np.ndarray] = []
@@ -153,8 +156,9 @@ def segment_attention(model: CST, context: Samples) -> Attention:
 
 
 def _on_grid(x: Float[np.ndarray, "N read"], centres: Float[np.ndarray, "read 2"], context: Samples) -> np.ndarray:
-    """Numbers of patches as pictures (N, rows, cols) of patches."""
-    assert context.layout is not None
+    """Images (N, rows, cols) with one pixel for each patch; NaN where there is no patch."""
+    if context.layout is None:
+        raise CSTError("attention on frames needs samples of patches; make them with frames_to_samples")
     size = np.array(context.layout.patch)
     row, col = np.rint((centres - (size - 1) / 2) / size).astype(int).T
     out = np.full((len(x), *context.layout.grid), np.nan)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,56 +12,66 @@ from matplotlib.figure import Figure
 
 from cstformer.experiments.base import Cell, CellResult
 from cstformer.experiments.calcium import recording as real
-from cstformer.experiments.calcium import waves as waves
+from cstformer.experiments.calcium import waves
 from cstformer.experiments.calcium.decoding import BLOCKED, RANDOM
-from cstformer.experiments.calcium.experiment import BLUR, BLURRED_START, RAW, RECORDING, RINGS, SIMULATED, Config
-from cstformer.experiments.calcium.measures import CHOSEN, MOMENTS, SHOWN_SEGMENTS
+from cstformer.experiments.calcium.measures import CHOSEN, MOMENTS, SHOWN_SEGMENTS, Arrays
+from cstformer.experiments.calcium.rows import BLUR, BLURRED_START, RAW, RECORDING, RINGS, SIMULATED, Config
 from cstformer.experiments.calcium.task import Animal, Animals, load_animal, r_squared, shown_starts, true_frames
-from cstformer.report import curves
-from cstformer.report.style import PAGE_WIDTH, colours_of, new_figure, save_figure, styled
+from cstformer.experiments.figures import PlannedFigure, add_colourbar, learning_figure, show_image
+from cstformer.report.curves import error_distributions
+from cstformer.report.style import PAGE_WIDTH, colours_of, new_figure, styled
 
 DIVERGING, SEQUENTIAL = "RdBu_r", "cividis"
 
 
-def draw(
-    config: Config, animals: Animals, seed: int, results: dict[Cell, CellResult], out: Path
-) -> list[dict[str, str]]:
-    """Draw every figure whose rows are there; their entries in `result.json`."""
-    made: list[dict[str, str]] = []
-
-    def add(file: str, title: str, caption: str, figure: Figure) -> None:
-        save_figure(figure, out / file)
-        made.append({"file": file, "title": title, "caption": caption})
-
+def planned_figures(
+    config: Config, animals: Animals, test: waves.Rings, seed: int, results: dict[Cell, CellResult]
+) -> Iterator[PlannedFigure]:
+    """Every figure whose rows have been computed; ``test`` are the test waves."""
     of = {part: {c.model: r.arrays for c, r in results.items() if c.condition == part} for part in _PARTS}
-    simulated, recorded, rings = (of[part] for part in _PARTS)
+    yield from _animal_figures(config, animals, of[SIMULATED])
+    yield from _recording_figures(seed, of[RECORDING])
+    yield from _wave_figures(test, of[RINGS])
+    histories = {c: r.facts["history"] for c, r in results.items() if "history" in r.facts}
+    yield from learning_figure(
+        {f"{c.model}{_SHORT[c.condition]}": h for c, h in histories.items() if c.model.startswith("CST")},
+        "Validation loss in the model's units, at hidden frames of held-out training segments.",
+    )
+
+
+_PARTS = (SIMULATED, RECORDING, RINGS)
+_SHORT = {SIMULATED: ", animals", RECORDING: "", RINGS: ", waves"}
+
+
+def _animal_figures(config: Config, animals: Animals, simulated: dict[str, Arrays]) -> Iterator[PlannedFigure]:
+    """The paper's Figures 5 and 13, decoding, and frames in between."""
     for name in [name for name in config.rows if name in simulated]:
         animal, x = load_animal(animals, 0), simulated[name]
         slug = name.lower()
-        add(
+        yield PlannedFigure(
             f"figure5_{slug}.png",
-            f"{name} about a stimulus",
-            "Paper's Figure 5. Last frames of one-second segments of a simulated animal, seconds from the onset of the "
-            "strongest stimulus of its last 30 %: cleaned data, the noise-free signal, the prediction with its R² "
-            "against it, and how much the patches of the last frame are read (mean over readers, heads and layers, "
-            "over even attention). Below: the contrast on the screen.",
-            story(x, animal, animals.patch),
+            f"{name} around a stimulus",
+            "Paper's Figure 5. Last frames of one-second segments of a simulated animal, in seconds from the onset of "
+            "the strongest stimulus of its last 30 %. From the top: preprocessed data; the noise-free signal; the "
+            "prediction, with its R² against that signal; the attention that the patches of the last frame receive, "
+            "mean over readers, heads and layers, relative to uniform attention; the contrast on the screen.",
+            partial(story, x, animal, animals.patch),
         )
-        add(
+        yield PlannedFigure(
             f"figure13_{slug}.png",
             f"Attention of {name} by contrast",
-            "Paper's Figure 13. How much the patches of the last frame are read while a stimulus of each contrast is "
-            "shown, less the same without a stimulus; first animal, outline of its cortex.",
-            by_contrast(x, animal, animals.patch),
+            "Paper's Figure 13. Attention that the patches of the last frame receive while a stimulus of each contrast "
+            "is shown, minus that without a stimulus. First animal, with the outline of its cortex.",
+            partial(by_contrast, x, animal, animals.patch),
         )
     decoded = {name: x for name, x in simulated.items() if f"{BLOCKED} {CHOSEN}" in x}
     if decoded:
-        add(
+        yield PlannedFigure(
             "decoding.png",
-            "The contrast of the stimulus, decoded",
-            "R² of the label of the last frame; bars are means over the animals, dots are the animals, lines join an "
-            "animal. Higher is better.",
-            decoding(decoded),
+            "Decoded contrast of the stimulus",
+            "R² of the label at the last frame. Bars are means over the animals; each dot is an animal, and a line "
+            "joins the dots of one animal. Higher is better.",
+            partial(decoding, decoded),
         )
     pictured = {name: x["pictures"] for name, x in simulated.items() if name != RAW}
     if pictured:
@@ -69,68 +80,63 @@ def draw(
         times = animal.clock[: animals.window] - animal.clock[0]
         middle = (times[1:] + times[:-1]) / 2
         truth = true_frames(animals, 0, starts, middle[[len(middle) // 2]])[:, 0]
-        add(
+        yield PlannedFigure(
             "between.png",
             "Halfway between two frames",
             "Segments of the first animal, at a time that was not recorded, with R² over the pixels of the cortex.",
-            frames_between(100 * truth, {n: 100 * x for n, x in pictured.items()}, animal.mask, "ΔF/F (%)"),
+            partial(frames_between, 100 * truth, {n: 100 * x for n, x in pictured.items()}, animal.mask, "ΔF/F (%)"),
         )
-    if recorded:
-        cortex = real.load_cortex(seed)
-        truth = cortex.clean[cortex.between[real.shown_frames(cortex)]]
-        names = [name for name in (BLURRED_START, BLUR, "linear") if name in recorded]
-        add(
-            "recording.png",
-            "Frames in between of the real recording",
-            "z-scored signal; every third frame is given, with noise. R² over the pixels of the cortex.",
-            frames_between(truth, {name: recorded[name]["made"] for name in names}, cortex.mask, "z-score"),
-        )
-        if BLURRED_START in recorded:
-            x = recorded[BLURRED_START]
-            add(
-                "speed_recording.png",
-                f"Waves of the real recording at {float(x['velocity time'][0]):.0f} s",
-                "Speed and direction of level lines where the signal changes most, from CST's own derivatives, from "
-                "differences of the two blurred frames around that time, and by optical flow between them.",
-                speed_maps(
-                    {name: x[f"velocity {name}"] for name in ("CST", "differences", "optical flow")},
-                    cortex.mask,
-                    "pixels/s",
-                ),
-            )
-    if rings:
-        train_seed = 2 * seed + 1
-        test = waves.make_rings(config.rings[1], config.ring_noise, train_seed)
-        velocity, steep = test.truth(0)
-        fields = {"truth": velocity} | {name: x["shown"][0] for name, x in rings.items()}
-        scaled = {name: waves.PIXEL_MM * v for name, v in fields.items()}
-        add(
-            "speed_ring.png",
-            "A wave of known speed",
-            "Velocity in the middle of the movie, halfway between two frames, where the wave is steep.",
-            speed_maps(scaled, steep, "mm/s"),
-        )
-        add(
-            "speed_errors.png",
-            "Error of the speed of waves",
-            "Relative error, median over the steep pixels of a wave; every point is a test wave.",
-            curves.error_distributions({n: x["speed"] for n, x in rings.items()}, ylabel="relative error of the speed"),
-        )
-    histories = {c: r.facts["history"] for c, r in results.items() if "history" in r.facts}
-    ours = {f"{c.model}{_SHORT[c.condition]}": h for c, h in histories.items() if c.model.startswith("CST")}
-    if ours:
-        text = "Validation loss in the model's units, at hidden frames of held-out training segments."
-        add("learning_curves.png", "CST during training", text, curves.learning_curves(ours))
-    return made
 
 
-_PARTS = (SIMULATED, RECORDING, RINGS)
-_SHORT = {SIMULATED: ", animals", RECORDING: "", RINGS: ", waves"}
+def _recording_figures(seed: int, recorded: dict[str, Arrays]) -> Iterator[PlannedFigure]:
+    """Frames in between and waves of the real recording."""
+    if not recorded:
+        return
+    cortex = real.load_cortex(seed)
+    truth = cortex.clean[cortex.between[real.shown_frames(cortex)]]
+    made = {name: recorded[name]["made"] for name in (BLURRED_START, BLUR, "linear") if name in recorded}
+    yield PlannedFigure(
+        "recording.png",
+        "Frames in between of the real recording",
+        "z-scored signal; every third frame is given, with noise. R² over the pixels of the cortex.",
+        partial(frames_between, truth, made, cortex.mask, "z-score"),
+    )
+    if BLURRED_START in recorded:
+        x = recorded[BLURRED_START]
+        velocities = {name: x[f"velocity {name}"] for name in ("CST", "differences", "optical flow")}
+        yield PlannedFigure(
+            "speed_recording.png",
+            f"Waves of the real recording at {float(x['velocity time'][0]):.0f} s",
+            "Speed and direction of level lines at the time of the largest change: from CST's own derivatives, from "
+            "differences of the two blurred frames around that time, and by optical flow between them.",
+            partial(speed_maps, velocities, cortex.mask, "pixels/s"),
+        )
+
+
+def _wave_figures(test: waves.Rings, rings: dict[str, Arrays]) -> Iterator[PlannedFigure]:
+    """Velocities of one wave, and the errors of all."""
+    if not rings:
+        return
+    velocity, steep = test.truth(0)
+    fields = {"truth": velocity} | {name: x["shown"][0] for name, x in rings.items()}
+    scaled = {name: waves.PIXEL_MM * v for name, v in fields.items()}
+    yield PlannedFigure(
+        "speed_ring.png",
+        "A wave of known speed",
+        "Velocity in the middle of the movie, halfway between two frames, where the wave is steep.",
+        partial(speed_maps, scaled, steep, "mm/s"),
+    )
+    yield PlannedFigure(
+        "speed_errors.png",
+        "Error of the speed of waves",
+        "Relative error, median over the steep pixels of a wave; every point is a test wave.",
+        partial(error_distributions, {n: x["speed"] for n, x in rings.items()}, ylabel="relative error of the speed"),
+    )
 
 
 @styled
 def story(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> Figure:
-    """Data, truth, prediction and attention at moments about a stimulus, over the trace of the contrast."""
+    """Data, truth, prediction and attention at times around a stimulus, above the contrast on the screen."""
     rows = ("data", "truth", "prediction", "attention")
     fig = Figure(figsize=(PAGE_WIDTH, 6.4), layout="constrained")
     grid = fig.add_gridspec(len(rows) + 1, len(MOMENTS), height_ratios=[1] * len(rows) + [0.55])
@@ -147,7 +153,7 @@ def story(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> F
             else:
                 picture = np.where(animal.mask, 100 * picture, np.nan)
             places[i].append(ax)
-            images[row] = _picture(ax, picture, extent=extent, **scale)
+            images[row] = show_image(ax, picture, extent=extent, **scale)
             _outline(ax, animal.mask)
             if i == 0:
                 ax.set_title(f"{moment:+g} s")
@@ -155,10 +161,8 @@ def story(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> F
                 ax.set_ylabel("noise-free" if row == "truth" else row)
             if row == "prediction":
                 ax.set_xlabel(f"R² {r_squared(*_inside(x, j, animal.mask)):.2f}", fontsize=8)
-    for row, label, some in (("data", "ΔF/F (%)", places[:-1]), ("attention", "attention / even", places[-1:])):
-        bar = fig.colorbar(images[row], ax=[ax for line in some for ax in line], fraction=0.02, pad=0.01)
-        bar.set_label(label)
-        bar.outline.set_visible(False)
+    for row, label, some in (("data", "ΔF/F (%)", places[:-1]), ("attention", "attention / uniform", places[-1:])):
+        add_colourbar(fig, images[row], [ax for line in some for ax in line], label, fraction=0.02, pad=0.01)
     ax = fig.add_subplot(grid[-1, :])
     onset = float(x["story onset"][0])
     near = (animal.clock >= onset + MOMENTS[0] - 1) & (animal.clock <= onset + MOMENTS[-1] + 1)
@@ -176,7 +180,7 @@ def _inside(x: dict[str, np.ndarray], j: int, mask: np.ndarray) -> tuple[np.ndar
 
 @styled
 def by_contrast(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]) -> Figure:
-    """Attention at each contrast less that without a stimulus."""
+    """Attention at each contrast minus that without a stimulus."""
     labels, attention = x["labels"], x["attention by label"]
     rest = attention[0] if labels[0] == -1 else np.zeros_like(attention[0])
     shown = [(label, a - rest) for label, a in zip(labels, attention, strict=True) if label > -1]
@@ -185,18 +189,16 @@ def by_contrast(x: dict[str, np.ndarray], animal: Animal, patch: tuple[int, int]
     fig, axes = new_figure(1, len(shown), (PAGE_WIDTH, 2.0))
     image: Any = None
     for ax, (label, a) in zip(axes[0], shown, strict=True):
-        image = _picture(ax, a, extent=_extent(a.shape, patch), **_scale(limit))
+        image = show_image(ax, a, extent=_extent(a.shape, patch), **_scale(limit))
         _outline(ax, animal.mask)
         ax.set_title(f"{100 * ((label + 1) / 2) ** 2:.0f} %")
-    bar = fig.colorbar(image, ax=list(axes[0]), fraction=0.03, pad=0.01)
-    bar.set_label("change of attention / even")
-    bar.outline.set_visible(False)
+    add_colourbar(fig, image, axes[0], "change of attention / uniform", fraction=0.03, pad=0.01)
     return fig
 
 
 @styled
 def decoding(systems: dict[str, dict[str, np.ndarray]]) -> Figure:
-    """Bars of mean R² with the animals, a panel a split."""
+    """Bars of mean R² with a dot for each animal, a panel for each split."""
     fig, axes = new_figure(1, 2, (PAGE_WIDTH, 3.4), sharey=True)
     colours = colours_of(systems)
     for ax, split in zip(axes[0], (BLOCKED, RANDOM), strict=True):
@@ -216,7 +218,7 @@ def decoding(systems: dict[str, dict[str, np.ndarray]]) -> Figure:
 
 @styled
 def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.ndarray, label: str) -> Figure:
-    """Frames (rows) of the truth and of systems (columns), with their R²."""
+    """Frames of the truth and of each system with its R²; a row for each frame, a column for each system."""
     columns = {"truth": truth} | systems
     fig, axes = new_figure(len(truth), len(columns), (PAGE_WIDTH, 0.5 + 0.85 * len(truth)))
     limit = float(np.nanquantile(np.abs(truth[:, mask]), 0.995))
@@ -224,28 +226,26 @@ def frames_between(truth: np.ndarray, systems: dict[str, np.ndarray], mask: np.n
     for j, (name, frames) in enumerate(columns.items()):
         for i, frame in enumerate(frames):
             ax = axes[i, j]
-            image = _picture(ax, np.where(mask, frame, np.nan), extent=_extent(mask.shape), **_scale(limit))
+            image = show_image(ax, np.where(mask, frame, np.nan), extent=_extent(mask.shape), **_scale(limit))
             _outline(ax, mask)
             if i == 0:
                 ax.set_title(name.replace(" (", "\n(").replace(" + ", "\n+ ").replace("–time", "–\ntime"), fontsize=7)
             if j:
                 ax.set_xlabel(f"R² {r_squared(frame[mask], truth[i][mask]):.2f}", fontsize=7)
-    bar = fig.colorbar(image, ax=list(axes.ravel()), fraction=0.02, pad=0.01)
-    bar.set_label(label)
-    bar.outline.set_visible(False)
+    add_colourbar(fig, image, axes.ravel(), label, fraction=0.02, pad=0.01)
     return fig
 
 
 @styled
 def speed_maps(velocities: dict[str, np.ndarray], where: np.ndarray, unit: str) -> Figure:
-    """Speed as colour and direction as arrows of equal length, a panel a method."""
+    """Speed as colour, direction as arrows of equal length; a panel for each method."""
     fig, axes = new_figure(1, len(velocities), (PAGE_WIDTH, 1.8))
     speeds = {name: np.where(where, np.hypot(*v), np.nan) for name, v in velocities.items()}
     first = next(iter(speeds.values()))
     highest = 1.5 * float(np.nanquantile(first, 0.9)) if np.isfinite(first).any() else 1.0
     image: Any = None
     for ax, (name, v) in zip(axes[0], velocities.items(), strict=True):
-        image = _picture(ax, speeds[name], extent=_extent(where.shape), vmin=0, vmax=highest, cmap=SEQUENTIAL)
+        image = show_image(ax, speeds[name], extent=_extent(where.shape), vmin=0, vmax=highest, cmap=SEQUENTIAL)
         step = max(1, max(where.shape) // 9)
         rows, cols = np.meshgrid(*(np.arange(step // 2, n, step) for n in where.shape), indexing="ij")
         some = np.isfinite(speeds[name][rows, cols]) & (speeds[name][rows, cols] > 0)
@@ -256,9 +256,7 @@ def speed_maps(velocities: dict[str, np.ndarray], where: np.ndarray, unit: str) 
         if not where.all():
             _outline(ax, where)
         ax.set_title(name.replace(" + ", "\n+ "), fontsize=7)
-    bar = fig.colorbar(image, ax=list(axes[0]), fraction=0.03, pad=0.01, extend="max")
-    bar.set_label(f"speed ({unit})")
-    bar.outline.set_visible(False)
+    add_colourbar(fig, image, axes[0], f"speed ({unit})", fraction=0.03, pad=0.01, extend="max")
     return fig
 
 
@@ -267,20 +265,12 @@ def _scale(limit: float) -> dict[str, Any]:
 
 
 def _extent(shape: tuple[int, ...], size: tuple[int, int] = (1, 1)) -> tuple[float, float, float, float]:
-    """Of a picture, in pixels of the frame; each of its own covers ``size`` of them."""
+    """Extent, in pixels of the frame, of an image whose pixels cover ``size`` pixels of the frame each."""
     return (-0.5, shape[1] * size[1] - 0.5, shape[0] * size[0] - 0.5, -0.5)
 
 
-def _picture(ax: Axes, picture: np.ndarray, **options: Any) -> Any:
-    ax.set_xticks([])
-    ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    return ax.imshow(picture, interpolation="nearest", aspect="equal", **options)
-
-
 def _outline(ax: Axes, mask: np.ndarray) -> None:
-    """The edge of the cortex."""
+    """Draw the edge of the cortex."""
     padded = np.pad(mask, 1).astype(float)
     rows, cols = (np.arange(-1, n + 1) for n in mask.shape)
     ax.contour(cols, rows, padded, levels=[0.5], colors="#222222", linewidths=0.6)

@@ -1,13 +1,13 @@
-"""What is measured of a model of simulated animals: frames, frames in between, the decoded stimulus, attention."""
+"""Measurements of a model of simulated animals: frames, frames in between, the decoded stimulus, attention."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from cstformer.baselines.base import NeuralBaseline
+from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frame_queries, stitch
 from cstformer.data.samples import Samples
 from cstformer.experiments.calcium.decoding import (
@@ -20,6 +20,7 @@ from cstformer.experiments.calcium.decoding import (
     random_splits,
     segment_attention,
 )
+from cstformer.experiments.calcium.rows import Config
 from cstformer.experiments.calcium.task import (
     Animal,
     Animals,
@@ -33,14 +34,11 @@ from cstformer.experiments.calcium.task import (
 )
 from cstformer.models.cst import CST
 
-if TYPE_CHECKING:
-    from cstformer.experiments.calcium.experiment import Config
-
 RECONSTRUCTION, BETWEEN = "reconstruction", "frames in between"
 FRAMES = (RECONSTRUCTION, BETWEEN)
 CHOSEN = "chosen"
-LAST = "last frame"  # of raw data, alone
-MOMENTS = (-0.5, 0.3, 0.8, 1.5, 2.3, 4.0)  # seconds from the onset of a stimulus, of the figure
+LAST = "last frame"  # raw data of the last frame only
+MOMENTS = (-0.5, 0.3, 0.8, 1.5, 2.3, 4.0)  # seconds from the onset of a stimulus, in the figure
 SHOWN_SEGMENTS = 3  # of the first animal, whose frames in between are kept for the figures
 
 Arrays = dict[str, np.ndarray]
@@ -49,12 +47,12 @@ Arrays = dict[str, np.ndarray]
 def measure_animals(
     model: Any, raw: bool, animals: Animals, config: Config, seed: int
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Arrays with a number an animal, pictures for the figures, and facts about the choice of attention.
+    """Scores of each animal and images for the figures, and facts about the chosen summary of attention.
 
-    ``raw``: the model is none; its features are the frames themselves.
+    ``raw``: decode from the frames themselves. Models without a latent state are not decoded.
     """
     arrays, facts = measured_frames(model, animals, config), {}
-    if raw or isinstance(model, CST | NeuralBaseline):
+    if raw or hasattr(model, "report_"):  # trained models have attention or a latent state
         way = CHOSEN
         if isinstance(model, CST):
             scores = _scores_in_training(model, animals, config, seed)
@@ -69,7 +67,7 @@ def measure_animals(
 def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
     """Scores of frames against the noise-free signal, at the given times and halfway between them.
 
-    In ΔF/F: in z-scores, pixels in which cleaning has left next to nothing would count most.
+    Scores are computed in ΔF/F. In z-scores, pixels in which preprocessing left almost no signal would count most.
     """
     scores: dict[str, list[float]] = {}
     kept: Arrays = {}
@@ -80,7 +78,7 @@ def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
         given = animal.clock[: animals.window] - animal.clock[0]
         for kind, times in zip(FRAMES, (given, (given[1:] + given[:-1]) / 2), strict=True):
             truth = true_frames(animals, i, starts, times)
-            y = animal.sd * predicted(model, context, times)
+            y = animal.sd * predicted(model, context, animals.layout(animal), times)
             pair = [x[..., animal.mask].reshape(-1, int(animal.mask.sum())) for x in (y, truth)]
             for name, score in movie_scores(*pair).items():
                 scores.setdefault(f"{kind} {name}", []).append(score)
@@ -90,14 +88,15 @@ def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
     return {name: np.array(x) for name, x in scores.items()} | kept
 
 
-def predicted(model: Any, context: Samples, times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "N m H W"]:
+def predicted(
+    model: Any, context: Samples, layout: PatchLayout, times: Float[np.ndarray, " m"]
+) -> Float[np.ndarray, "N m H W"]:
     """Whole frames of each segment at any times."""
-    assert context.layout is not None
-    return stitch(model.predict(context, frame_queries(context.layout, times)), context.layout)[..., 0]
+    return stitch(model.predict(context, frame_queries(layout, times)), layout)[..., 0]
 
 
 def _features(model: Any, raw: bool, context: Samples) -> Arrays:
-    """What a decoder may read of each segment, by the name of the way to get it."""
+    """Features of each segment for the decoder, by the name of the summary."""
     if isinstance(model, CST):
         return segment_attention(model, context).ways
     if raw:
@@ -115,7 +114,7 @@ def _splits(starts: Int[np.ndarray, " N"], animals: Animals, animal: Animal, con
 
 
 def _scores_in_training(model: CST, animals: Animals, config: Config, seed: int) -> dict[str, float]:
-    """R² of each way to sum up attention on the training part of training animals, blocked split."""
+    """R² of each summary of attention on the training part of training animals, with the blocked split."""
     scores: dict[str, list[float]] = {}
     for i in range(config.choosing):
         animal = load_animal(animals, i)
@@ -128,7 +127,7 @@ def _scores_in_training(model: CST, animals: Animals, config: Config, seed: int)
 
 
 def _decoded(model: Any, raw: bool, chosen: str, animals: Animals, config: Config, seed: int) -> Arrays:
-    """Mean squared error and R² (animals, 2) of each split and way; ``chosen`` is also there under that name."""
+    """Mean squared error and R², (animals, 2), of each split and summary; the chosen one also as `CHOSEN`."""
     found: dict[str, list[tuple[float, float]]] = {}
     for i in range(animals.count):
         animal = load_animal(animals, i)
@@ -144,14 +143,14 @@ def _decoded(model: Any, raw: bool, chosen: str, animals: Animals, config: Confi
 
 
 def _story(model: CST, animals: Animals) -> Arrays:
-    """The last frames of segments about the strongest stimulus of the first animal, and attention by contrast."""
+    """Last frames of segments around the strongest stimulus of the first animal, and attention by contrast."""
     animal, made = load_animal(animals, 0), animals.simulation(0)
     first = animal.clock[animal.first_test + animals.window]
     within = (made.stimuli.start > first) & (made.stimuli.start + max(MOMENTS) < animal.clock[-1])
     onset = made.stimuli.start[within][np.argmax(made.stimuli.contrast[within])]
     ends = np.searchsorted(animal.clock, onset + np.array(MOMENTS))
     starts = np.minimum(ends, len(animal.clock) - 1) - animals.window + 1
-    context = segments(animals, animal, starts)
+    context, layout = segments(animals, animal, starts), animals.layout(animal)
     last = animal.clock[[animals.window - 1]] - animal.clock[0]
     data = animal.sd * animal.frames[starts + animals.window - 1]
     spread = shown_starts(animals, animal, 20 * SHOWN_SEGMENTS)
@@ -161,7 +160,7 @@ def _story(model: CST, animals: Animals) -> Arrays:
         "story onset": np.array([onset]),
         "story data": data.astype(np.float32),
         "story truth": true_frames(animals, 0, starts, last)[:, 0].astype(np.float32),
-        "story prediction": (animal.sd * predicted(model, context, last)[:, 0]).astype(np.float32),
+        "story prediction": (animal.sd * predicted(model, context, layout, last)[:, 0]).astype(np.float32),
         "story attention": segment_attention(model, context).received.astype(np.float32),
         "labels": np.unique(labels),
         "attention by label": np.stack([attention[labels == x].mean(0) for x in np.unique(labels)]).astype(np.float32),

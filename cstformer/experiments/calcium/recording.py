@@ -1,14 +1,14 @@
-"""The real recording: every third frame given, with noise, and the frames between them asked for.
+"""The real recording: every third frame is given, with noise, and models predict the frames in between.
 
-A seizure under jRGECO1a, 200 frames a second apart, found in the folder that the environment variable ``CST_DATA``
-names (``widefield_jrgeco/``). Models see the given frames of the first 70 % alone.
+The recording shows a seizure under jRGECO1a, 200 frames at one frame a second. It is read from ``widefield_jrgeco/`` in
+the folder that the environment variable ``CST_DATA`` names. Models train on the given frames of the first 70 % only.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ PARTS = ("all", "last 30 %")
 
 @dataclass(frozen=True)
 class Cortex:
-    """The recording around the cortex, each pixel z-scored; the noise is in ``noisy`` alone."""
+    """The recording, cropped to the cortex, each pixel z-scored; ``noisy`` is ``clean`` with added noise."""
 
     clean: Float[np.ndarray, "T H W"]
     noisy: Float[np.ndarray, "T H W"]
@@ -48,26 +48,32 @@ class Cortex:
 
     @property
     def given(self) -> Int[np.ndarray, " G"]:
-        """Numbers of the given frames."""
+        """Indices of the given frames."""
         return np.arange(0, len(self.times), EVERY)
 
     @property
     def between(self) -> Int[np.ndarray, " B"]:
-        """Numbers of the frames between the first given one and the last."""
+        """Indices of the frames in between, up to the last given frame."""
         return np.setdiff1d(np.arange(self.given[-1]), self.given)
 
     @property
     def late(self) -> Bool[np.ndarray, " B"]:
-        """Which of them lie in the last 30 %, of which no model has seen a given frame either."""
+        """Which of the frames in between lie in the last 30 %, where models have seen no given frame either."""
         return self.between >= TRAINING_SHARE * len(self.times)
 
+    @property
+    def layout(self) -> PatchLayout:
+        """Patches of a frame."""
+        height, width = self.mask.shape
+        return PatchLayout((height, width), PATCH)
+
     def blurred(self) -> Float[np.ndarray, "G H W"]:
-        """The given frames behind a Gaussian blur."""
+        """The given frames after a Gaussian blur."""
         return np.stack([gaussian_filter(frame, BLUR) for frame in self.noisy[self.given]])
 
 
 def recording_file() -> Path | None:
-    """Where the recording is, or None."""
+    """Path of the recording, or None if it is not there."""
     folder = os.environ.get("CST_DATA")
     path = None if not folder else Path(folder) / FILE
     return path if path is not None and path.is_file() else None
@@ -75,7 +81,7 @@ def recording_file() -> Path | None:
 
 @lru_cache(maxsize=1)
 def load_cortex(seed: int) -> Cortex:
-    """Read the recording, z-score each pixel, add the noise, cut off what lies far from the cortex."""
+    """Read the recording, z-score each pixel, add the noise, and crop the frames to the cortex."""
     path = recording_file()
     if path is None:
         raise CSTError(f"the recording {FILE} is not there; set CST_DATA to the folder that has it")
@@ -92,14 +98,14 @@ def load_cortex(seed: int) -> Cortex:
 
 
 def given_samples(cortex: Cortex, frames: Float[np.ndarray, "G H W"]) -> Samples:
-    """Windows of given frames of the first 70 %, for training."""
+    """Training windows: given frames of the first 70 %."""
     train = cortex.given[cortex.given < TRAINING_SHARE * len(cortex.times)]
     times = cortex.times[train]
     return frames_to_samples(frames[: len(train)], PATCH, window=WINDOW, stride=1, times=times, time_unit="s")
 
 
 def around(cortex: Cortex, frames: Float[np.ndarray, "G H W"], number: int) -> tuple[Samples, float]:
-    """The window of given frames about a frame, and the time of that frame in it."""
+    """The window of given frames around a frame, and the time of that frame in the window."""
     after = int(np.searchsorted(cortex.given, number))
     first = min(max(after - WINDOW // 2, 0), len(cortex.given) - WINDOW)
     index = slice(first, first + WINDOW)
@@ -111,26 +117,18 @@ def around(cortex: Cortex, frames: Float[np.ndarray, "G H W"], number: int) -> t
 def ask_model(
     model: Any, cortex: Cortex, frames: Float[np.ndarray, "G H W"], overlap: int
 ) -> Float[np.ndarray, "B H W"]:
-    """The frames between the given ones, by a model of windows."""
+    """The frames in between, predicted by a model of windows; patches overlap for CST."""
     overlap = overlap if isinstance(model, CST) else 1
     made = []
     for number in cortex.between:
         context, time = around(cortex, frames, int(number))
-        made.append(fine_frames(_asker(model, context), _layout(context), [time], overlap=overlap)[0, 0, ..., 0])
+        ask = partial(model.predict, context)
+        made.append(fine_frames(ask, cortex.layout, [time], overlap=overlap)[0, 0, ..., 0])
     return np.stack(made)
 
 
-def _asker(model: Any, context: Samples) -> Any:
-    return lambda at: model.predict(context, at)
-
-
-def _layout(context: Samples) -> PatchLayout:
-    assert context.layout is not None
-    return context.layout
-
-
 def interpolated(cortex: Cortex, kind: str) -> Float[np.ndarray, "B H W"]:
-    """The frames between the given ones by ``linear``, ``cubic`` (spline in time) or ``blur`` + linear."""
+    """The frames in between by interpolation in time: ``linear``, ``cubic`` (spline) or ``blur`` and then linear."""
     frames = cortex.blurred() if kind == "blur" else cortex.noisy[cortex.given]
     knots, at = cortex.times[cortex.given], cortex.times[cortex.between]
     curve = scipy.interpolate.CubicSpline if kind == "cubic" else scipy.interpolate.make_interp_spline
@@ -138,7 +136,7 @@ def interpolated(cortex: Cortex, kind: str) -> Float[np.ndarray, "B H W"]:
 
 
 def between_scores(cortex: Cortex, made: Float[np.ndarray, "B H W"]) -> dict[str, np.ndarray]:
-    """Scores of `movie_scores` inside the mask: of all frames between, and of those of the last 30 %."""
+    """`movie_scores` inside the mask, of all frames in between and of those in the last 30 %."""
     truth, y = cortex.clean[cortex.between][:, cortex.mask], made[:, cortex.mask]
     late = cortex.late
     parts = zip(PARTS, (np.ones_like(late), late), strict=True)
@@ -146,27 +144,26 @@ def between_scores(cortex: Cortex, made: Float[np.ndarray, "B H W"]) -> dict[str
 
 
 def shown_frames(cortex: Cortex) -> Int[np.ndarray, " shown"]:
-    """Places among the frames between of those that are drawn, one of them in the last 30 %."""
+    """Indices, among the frames in between, of those that are drawn; one lies in the last 30 %."""
     return (np.array([0.25, 0.5, 0.9]) * len(cortex.between)).astype(int)
 
 
 def shown(cortex: Cortex, made: Float[np.ndarray, "B H W"]) -> Float[np.ndarray, "shown H W"]:
-    """The drawn ones of all frames between."""
+    """The frames that are drawn."""
     return made[shown_frames(cortex)].astype(np.float32)
 
 
 def recording_waves(
     model: CST, cortex: Cortex, frames: Float[np.ndarray, "G H W"], overlap: int
 ) -> dict[str, np.ndarray]:
-    """Velocities in pixels a second where the signal changes most: CST's derivatives, differences, optical flow."""
+    """Velocities in pixels a second at the time of the largest change, by CST's derivatives and two other methods."""
     change = np.abs(np.diff(cortex.blurred(), axis=0))[:, cortex.mask].mean(1)
     first = int(np.argmax(change))
     number = int(cortex.given[first]) + EVERY // 2
     context, time = around(cortex, frames, number)
     wanted = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
-    layout = _layout(context)
     ask = lambda at: np.concatenate(model.derivatives(context, at, wanted))  # noqa: E731
-    u, slope, *gradient = fine_frames(ask, layout, [time], overlap=overlap)[:, 0, ..., 0]
+    u, slope, *gradient = fine_frames(ask, cortex.layout, [time], overlap=overlap)[:, 0, ..., 0]
     before, after = cortex.blurred()[first : first + 2]
     step = float(np.diff(cortex.times[cortex.given[first : first + 2]])[0])
     return {

@@ -1,7 +1,7 @@
-"""Data of the calcium experiment: simulated animals beside the run, cleaned as a recording would be, and segments.
+"""Data of the calcium experiment: simulated animals and segments of their recordings.
 
-An animal is a simulated two-channel recording that went through the whole chain of `datasets.calcium.preprocess`.
-Its first 70 % may train a model; everything is measured on the rest.
+An animal is a simulated two-channel recording, preprocessed by `datasets.calcium.preprocess` like a real one and kept
+in the run directory. Its first 70 % may train a model; everything is measured on the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.datasets.calcium.preprocess import Preprocessing, crop, preprocess
@@ -27,19 +28,19 @@ TRAINING_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Animals:
-    """The simulated recordings of a run: how they are made, and how they are cut."""
+    """The simulated recordings of a run: how they are made, and how they are cut into segments."""
 
     folder: Path
     count: int
     training: int
-    """The first so many train the models; all are tested."""
+    """Number of animals that train the models, the first ones; all are tested."""
     minutes: float
     camera: int
     """Rows and columns of the camera."""
     electrons: float
-    """Light of a bright pixel in a frame."""
+    """Electrons of a bright pixel in a frame."""
     spontaneous: float
-    """Times the simulator's usual height of spontaneous waves."""
+    """Height of spontaneous waves, relative to the simulator's default."""
     cleaning: Preprocessing
     patch: tuple[int, int]
     window: int
@@ -49,19 +50,24 @@ class Animals:
     seed: int
 
     def simulation(self, animal: int) -> CalciumSimulation:
-        """The truth about an animal."""
+        """The simulation of an animal, which knows the noise-free signal."""
         names = ("minutes", "electrons", "spontaneous")
         settings = {name: getattr(self, name) for name in names}
         return CalciumSimulation(size=self.camera, seed=1000 * self.seed + animal, **settings)
 
     def path(self, animal: int) -> Path:
-        """Where its cleaned recording is."""
+        """Path of the preprocessed recording."""
         return self.folder / f"animal{animal}.zarr"
+
+    def layout(self, animal: Animal) -> PatchLayout:
+        """Patches of a frame."""
+        height, width = animal.mask.shape
+        return PatchLayout((height, width), self.patch)
 
 
 @dataclass(frozen=True)
 class Animal:
-    """One cleaned recording."""
+    """One preprocessed recording."""
 
     frames: Float[np.ndarray, "T H W"]
     """z-scored activity, NaN outside the cortex."""
@@ -70,7 +76,7 @@ class Animal:
     """2 √contrast − 1 at each frame, −1 between stimuli."""
     mask: Bool[np.ndarray, "H W"]
     sd: Float[np.ndarray, "H W"]
-    """Of ΔF/F, by which the z-score divided: z-scores times it are ΔF/F again."""
+    """Standard deviation of ΔF/F at each pixel: z-score times ``sd`` is ΔF/F again."""
 
     @property
     def first_test(self) -> int:
@@ -79,7 +85,7 @@ class Animal:
 
 
 def make_animals(animals: Animals, progress: bool) -> None:
-    """Simulate and clean the recordings that are not there yet."""
+    """Simulate and preprocess the recordings that are not there yet."""
     require("dask", "zarr")
     animals.folder.mkdir(exist_ok=True)
     for i in range(animals.count):
@@ -90,7 +96,7 @@ def make_animals(animals: Animals, progress: bool) -> None:
 @lru_cache(maxsize=2)
 def load_animal(animals: Animals, number: int) -> Animal:
     """Read one recording."""
-    with readable(animals.path(number), "a cleaned recording") as path:
+    with readable(animals.path(number), "a preprocessed recording") as path:
         group = open_zarr(path)
         read = {name: np.asarray(group[name]) for name in ("frames", "time", "label", "mask", "sd")}
     mask = read["mask"].astype(bool)
@@ -130,7 +136,7 @@ def training_samples(animals: Animals) -> Samples:
 
 
 def shown_starts(animals: Animals, animal: Animal, count: int) -> Int[np.ndarray, " count"]:
-    """First frames of segments spread evenly over the last 30 %, apart from each other if there is room."""
+    """First frames of segments spread evenly over the last 30 %; they overlap only if there is no room."""
     return np.linspace(animal.first_test, len(animal.clock) - animals.window, count).astype(int)
 
 
@@ -154,7 +160,7 @@ def true_frames(
 ) -> Float[np.ndarray, "N m H W"]:
     """The noise-free neural signal at ``times`` of each segment, in ΔF/F, NaN outside the cortex.
 
-    The mean over the last 30 % is taken off, as ΔF/F and z-score take off that of the recording.
+    Its mean over the last 30 % is subtracted, as ΔF/F and z-score subtract that of the recording.
     """
     animal, made = load_animal(animals, number), animals.simulation(number)
     clock = (animal.clock[np.asarray(starts)][:, None] + times).ravel()
@@ -169,7 +175,7 @@ def _neural(animals: Animals, made: CalciumSimulation, clock: np.ndarray) -> np.
 
 
 def movie_scores(y: Float[np.ndarray, "frames pixels"], truth: Float[np.ndarray, "frames pixels"]) -> dict[str, float]:
-    """R² of all numbers together, of the median frame (over its pixels) and of the mean pixel (over the frames)."""
+    """R² of all values together, median over frames of their R², and mean over pixels of their R²."""
     error = np.square(y - truth)
     frame = 1 - error.sum(1) / np.square(truth - truth.mean(1, keepdims=True)).sum(1)
     pixel = 1 - error.sum(0) / np.square(truth - truth.mean(0)).sum(0)
@@ -177,7 +183,7 @@ def movie_scores(y: Float[np.ndarray, "frames pixels"], truth: Float[np.ndarray,
 
 
 def r_squared(y: np.ndarray, truth: np.ndarray) -> float:
-    """Coefficient of determination of all numbers together.
+    """Coefficient of determination of all values together.
 
     >>> r_squared(np.array([0.0, 1.0]), np.array([0.0, 2.0]))
     0.5

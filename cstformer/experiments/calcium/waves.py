@@ -1,7 +1,8 @@
-"""Waves of known speed, to test the velocities that derivatives give.
+"""Waves of known speed, to test velocities that are computed from derivatives.
 
-Rings that grow about a random place, in the frame or beyond it, as wide and as fast as the simulator's spontaneous
-waves; each pixel's velocity is the speed, away from the place. Frames come at 10 Hz, with noise.
+Rings grow around a random centre, inside the frame or outside, with the widths and speeds of the simulator's
+spontaneous waves. The velocity at a pixel points away from the centre and has the speed of the wave. Frames come at
+10 Hz, with noise.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from cstformer.taylor.wave_speed import difference_velocity, flow_velocity, velo
 
 PIXEL_MM = 10 / 64
 SIZE, PATCH = 32, 8  # pixels
+LAYOUT = PatchLayout((SIZE, SIZE), (PATCH, PATCH))
 STEP, FRAMES = 0.1, 8
 WIDTHS, SPEEDS = (0.5, 1.2), (3.0, 12.0)  # mm and mm/s
-STEEP = 0.3  # share of the largest slope in space from which a pixel counts
-BLUR = 1.5  # pixels
+STEEP = 0.3  # pixels count if their slope in space is at least this share of the largest
+BLUR = 1.5  # standard deviation in pixels
 FINITE, BLURRED, FLOW, BLURRED_FLOW = (
     "finite differences",
     "blur + finite differences",
@@ -37,11 +39,11 @@ METHODS = (FINITE, BLURRED, FLOW, BLURRED_FLOW)
 
 @dataclass(frozen=True)
 class Rings:
-    """Movies of one wave each; pixels as the unit of length, seconds as that of time."""
+    """Movies of one wave each; lengths in pixels, times in seconds."""
 
     centre: Float[np.ndarray, "N 2"]
     radius: Float[np.ndarray, " N"]
-    """At the moment at which velocities are asked for."""
+    """Radius at the time `MIDDLE`."""
     width: Float[np.ndarray, " N"]
     speed: Float[np.ndarray, " N"]
     frames: Float[np.ndarray, "N T H W"]
@@ -49,15 +51,15 @@ class Rings:
 
     @property
     def times(self) -> Float[np.ndarray, " T"]:
-        """Of the frames."""
+        """Times of the frames."""
         return STEP * np.arange(FRAMES)
 
     def __len__(self) -> int:
         return len(self.speed)
 
-    def samples(self, patch: int) -> Samples:
+    def samples(self) -> Samples:
         """Patch tokens."""
-        return frames_to_samples(self.frames[..., None], (patch, patch), times=self.times, time_unit="s")
+        return frames_to_samples(self.frames[..., None], LAYOUT.patch, times=self.times, time_unit="s")
 
     def truth(self, i: int) -> tuple[Float[np.ndarray, "2 H W"], Bool[np.ndarray, "H W"]]:
         """Velocity of wave i, and where it is steep enough to be seen."""
@@ -68,12 +70,12 @@ class Rings:
 
 
 MIDDLE = STEP * (FRAMES - 1) / 2
-"""The moment at which velocities are asked for, halfway between two frames."""
+"""Time at which velocities are compared, halfway between two frames."""
 
 
 @lru_cache(maxsize=2)
 def make_rings(count: int, noise: float, seed: int) -> Rings:
-    """Random waves that are in the frame in the middle of their movie."""
+    """Random waves that cross the frame in the middle of their movie."""
     random, size = np.random.default_rng([seed, 11]), SIZE
     centre = size * random.uniform(-0.5, 1.5, (count, 2))
     width = random.uniform(*WIDTHS, count) / PIXEL_MM
@@ -107,20 +109,18 @@ def classical_velocity(method: str, frames: Float[np.ndarray, "T H W"]) -> Float
 
 
 def model_velocity(model: CST, context: Samples, overlap: int) -> Float[np.ndarray, "N 2 H W"]:
-    """Velocities in the middle of movies from the model's own derivatives."""
+    """Velocities in the middle of each movie, from the model's own derivatives."""
     wanted = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
-    layout: PatchLayout | None = context.layout
-    assert layout is not None
     made = []
     for one in context:
         ask = lambda at, one=one: np.concatenate(model.derivatives(one, at, wanted))  # noqa: E731
-        slope, *gradient = fine_frames(ask, layout, [MIDDLE], overlap=overlap)[:, 0, ..., 0]
+        slope, *gradient = fine_frames(ask, LAYOUT, [MIDDLE], overlap=overlap)[:, 0, ..., 0]
         made.append(wave_velocity(slope, np.stack(gradient), flat=0.0))
     return np.stack(made)
 
 
 def ring_errors(rings: Rings, velocities: Float[np.ndarray, "N 2 H W"]) -> dict[str, np.ndarray]:
-    """Relative error of the speed and error of the direction in degrees, a number a wave."""
+    """Relative error of the speed, and error of the direction in degrees, of each wave."""
     errors = [velocity_errors(v, *rings.truth(i)) for i, v in enumerate(velocities)]
     speed, direction = np.array(errors).T
     return {"speed": speed, "direction": direction}

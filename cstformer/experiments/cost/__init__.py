@@ -1,1 +1,1 @@
-"""What training costs."""
+"""Time and memory of a training step."""

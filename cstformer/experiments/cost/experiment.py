@@ -1,14 +1,18 @@
-"""Computational cost against the number of dummy points (the paper's Figure 15).
+"""Cost of a training step against the number of dummy points (the paper's Figure 15).
 
-``cst run cost --preset default`` (about three minutes on two cores) measures time and peak memory of a training step
-with 10 to 10 000 dummy points and one curve: joint with exact attention (the paper's model as published), joint with
-Nyström attention (as described) and context (ours). Expect slopes of about 2 for exact and about 1 for the other two
+Command: ``cst run cost --preset default``. Run time: about three minutes on two cores.
+Expect: time grows with about the square of the number for exact attention, and about linearly for the other two systems
 (the paper claims a linear growth of memory, in a figure without numbers).
+
+Time and peak memory of a step are measured with one curve and 10 to 10 000 dummy points, for three systems: joint with
+exact attention (the paper's model as published), joint with Nyström attention (as the paper describes it) and context
+(ours).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,9 @@ import numpy as np
 from cstformer.benchmarks import growth
 from cstformer.benchmarks.stopwatch import slope
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
+from cstformer.experiments.figures import PlannedFigure, write_figures
 from cstformer.experiments.metrics import summary
 from cstformer.report.scaling import scaling_figure
-from cstformer.report.style import save_figure
 
 MEASURES = ("seconds", "peak MB")
 
@@ -30,11 +34,11 @@ class Config:
 
     dummies: tuple[int, ...] = growth.SIZES["dummies"]
     rounds: int = 3
-    """How often a step is timed; the shortest time counts."""
+    """Number of timings of a step; the shortest counts."""
 
 
 class CostExperiment(Experiment):
-    """Time and memory of a step; see the module's text."""
+    """Time and memory of a step; see the module's docstring."""
 
     name = "cost"
     presets = {  # noqa: RUF012
@@ -45,17 +49,17 @@ class CostExperiment(Experiment):
     parallel = False
 
     def cells(self, config: Config) -> list[Cell]:
-        """One series of measurements a system."""
+        """One series of measurements for each system."""
         return [Cell(system, "dummy points") for system in growth.SYSTEMS]
 
     def compute(self, cell: Cell, config: Config, seed: int, folder: Path, progress: bool) -> CellResult:
-        """Measure a step at every size that the machine can hold."""
+        """Measure a step at every size that fits into memory."""
         rows = growth.measure_series("dummies", config.dummies, growth.SYSTEMS[cell.model], config.rounds)
         arrays = {key: np.array([row[key] for row in rows]) for key in ("size", *MEASURES)}
         return CellResult(arrays, rows[0]["parameters"], 0.0, {})
 
     def gather(self, config: Config, seed: int, results: dict[Cell, CellResult], out: Path) -> dict[str, Any]:
-        """A row a system and size, the fitted slopes in the notes, the figure."""
+        """A row for each system and size, the fitted slopes in the notes, the figure."""
         table, measured, notes = [], [], [NOTE]
         for n in config.dummies:
             for cell, result in results.items():
@@ -78,18 +82,18 @@ class CostExperiment(Experiment):
                 )
             if sizes[-1] < config.dummies[-1]:
                 notes.append(f"{cell.model}: sizes beyond {sizes[-1]} would have taken too much memory or time.")
-        save_figure(scaling_figure(measured), out / "figure15_cost.png")
-        figure = {
-            "file": "figure15_cost.png",
-            "title": "Cost of a training step against the number of dummy points",
-            "caption": "Paper's Figure 15: seconds, and peak memory of all tensors, of a step with one curve.",
-        }
-        return {"table": table, "tests": [], "figures": [figure], "notes": notes}
+        figure = PlannedFigure(
+            "figure15_cost.png",
+            "Cost of a training step against the number of dummy points",
+            "Paper's Figure 15: seconds, and peak memory of all tensors, of a step with one curve.",
+            partial(scaling_figure, measured),
+        )
+        return {"table": table, "tests": [], "figures": write_figures([figure], out), "notes": notes}
 
 
 NOTE = (
-    "One curve with 10 real points, default sizes, derivatives of first order in every step. Memory is what torch's "
-    "allocator holds at most, temporaries included; seconds are the best of some, on a machine that may be busy: "
-    "compare rows with each other."
+    "One curve with 10 real points, default sizes, derivatives of first order in every step. Memory is the peak of "
+    "torch's allocator, temporaries included. Seconds are the best of a few timings on a machine that may be busy: "
+    "compare rows with each other only."
 )
 EXPERIMENT = CostExperiment()

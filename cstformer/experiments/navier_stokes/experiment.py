@@ -1,9 +1,9 @@
 """Navier–Stokes flows from a few noisy frames at irregular times (the paper's experiment with fields).
 
 Command: ``cst run navier-stokes --preset default``. Run time: about an hour on two cores.
-Expect: mean squared errors with 10 and with 5 given frames of 4.5e-3 and 1.1e-2 for linear interpolation, 2.6e-4 and
-2.9e-3 for the Wiener filter with a spline, 2.0e-4 and 2.4e-3 for the space–time Wiener filter, from which CST starts
-(paper: CST 4.88e-3, 5 % below linear interpolation, at an unknown noise).
+Expect: mean squared errors of CST of 2.0e-4 with 10 given frames and of 5.0e-4 with 5; 2.0e-4 and 2.4e-3 for the
+space–time Wiener filter, from which CST starts; 2.6e-4 and 2.9e-3 for the Wiener filter with a spline; 4.5e-3 and
+1.1e-2 for linear interpolation (paper: CST 4.88e-3, 5 % below linear interpolation, at an unknown noise).
 
 The equation is solved for 1300 initial conditions. CST and its rivals train for six minutes each on 10 (or 5) of 20
 noisy frames of 1000 flows. They predict all frames of the other 300, which are compared with the noise-free fields.

@@ -93,8 +93,8 @@ def _errors(config: Config, flows: Flows, looks: dict[Row, Arrays]) -> Iterator[
         yield PlannedFigure(
             "error_time.png",
             "Error against time",
-            f"Mean over {config.closer} test flows, at four times per time unit. The first and the last frame are always "
-            "given, the others differ from flow to flow. The field itself grows with time.",
+            f"Mean over {config.closer} test flows, at four times per time unit. The first and the last frame are "
+            "always given, the others differ from flow to flow. The field itself grows with time.",
             partial(errors_in_time, flows.fine_times, settings),
         )
     unseen, few = unseen_times(flows, config.few), f"given={config.few}"
