@@ -1,8 +1,7 @@
-"""Rivals of CST: one file a family, one contract (`base.Baseline`), one line each in `BASELINES`."""
+"""Rivals of CST: one file a family, one contract (`models.model.Model`), one line each in `BASELINES`."""
 
 from __future__ import annotations
 
-from cstformer.baselines.base import Baseline
 from cstformer.baselines.bert import BertTransformer, TransformerLinear, TransformerSpline
 from cstformer.baselines.filters import CopyInput, MedianFilter, NonLocalMeans, SwitchingMedian
 from cstformer.baselines.fourier_operators import FNO2D, FNO3D
@@ -19,8 +18,9 @@ from cstformer.baselines.latent_ode import LatentODE
 from cstformer.baselines.lfads import LFADS
 from cstformer.baselines.recurrent import LSTM, ConvGRU, ConvLSTM
 from cstformer.baselines.vision_transformers import ViT3D, ViViT
+from cstformer.models.model import Model
 
-BASELINES: dict[str, type[Baseline]] = {
+BASELINES: dict[str, type[Model]] = {
     "mean": Mean,
     "nearest": CopyNearest,
     "linear": LinearInterpolation,
@@ -53,7 +53,6 @@ __all__ = [
     "FNO3D",
     "LFADS",
     "LSTM",
-    "Baseline",
     "BertTransformer",
     "ConvGRU",
     "ConvLSTM",

@@ -16,40 +16,30 @@ import torch
 from jaxtyping import Bool
 from torch import Generator, Tensor
 
-from cstformer.baselines.base import TOKENS_PER_STEP, NeuralBaseline
 from cstformer.baselines.interpolation import CubicSpline, LinearInterpolation
-from cstformer.data.batch import Batch, Context
+from cstformer.baselines.neural import NeuralBaseline
+from cstformer.data.batch import Batch, as_batches
 from cstformer.data.samples import Samples
-from cstformer.data.units import as_batches
-from cstformer.network.encoding import FourierEncoding
-from cstformer.network.transformer import Architecture, ContinuousTransformer
+from cstformer.network.architecture import Architecture
+from cstformer.network.transformer import ContinuousTransformer
 from cstformer.taylor import series
+from cstformer.training.disturbance import validation_patterns
 from cstformer.training.losses import data_term
-from cstformer.training.settings import PRESETS, setting
+from cstformer.training.objective import TOKENS_PER_STEP
+from cstformer.training.settings import PRESETS, NetworkSettings, TrainingSettings, setting, setting_fields
 
 TO_CONSTANT, TO_OTHER = 0.8, 0.1  # fates of a picked point; the remaining tenth stays as it is
 TOKENS_PER_PASS = 2**15  # tokens of one pass when predicting: bounds the memory
 
-_SOBOLEV = frozenset(
-    (
-        "start",
-        "order",
-        "p",
-        "mu",
-        "root",
-        "sobolev_every",
-        "compile",
-        "dummies",
-        "dummy_law",
-        "hide",
-        "noise",
-        "coord_noise",
-    )
-)
+
+def _presets() -> dict[str, dict[str, Any]]:
+    """The presets of CST, without the settings that only CST has."""
+    known = {*setting_fields(NetworkSettings), *setting_fields(TrainingSettings)}
+    return {name: {k: v for k, v in changes.items() if k in known} for name, changes in PRESETS.items()}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BertTransformer(NeuralBaseline):
+class BertTransformer(NetworkSettings, NeuralBaseline):
     """Transformer with BERT masking; all settings are keyword arguments.
 
     With ``augmentation`` > 0 it is the paper's control, the Transformer with Gaussian augmentation.
@@ -63,10 +53,7 @@ class BertTransformer(NeuralBaseline):
 
     name: ClassVar[str] = "transformer"
     label: ClassVar[str] = "Transformer"
-    ignored: ClassVar[frozenset[str]] = _SOBOLEV
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        name: {key: value for key, value in changes.items() if key not in _SOBOLEV} for name, changes in PRESETS.items()
-    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = _presets()
 
     pattern: str = setting("joint", "who reads whom: all tokens attend to all", ("joint",))
     readout: str = setting("plain", "plain: decoder alone; skip: A·token value + decoder", ("plain", "skip"))
@@ -76,24 +63,21 @@ class BertTransformer(NeuralBaseline):
     together: int = setting(1, "queries asked in one sequence", low=1)
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
-        names = set(Architecture.__dataclass_fields__) & set(self.settings())
-        network = ContinuousTransformer(Architecture(d=d, c=c, **{name: getattr(self, name) for name in names}))
-        layout = getattr(self, "layout_", None)
-        if layout is not None and layout.periodic and isinstance(network.position, FourierEncoding):
-            for axis in (0, 1):  # as CST: the opposite edge of a periodic frame is near
-                network.position.wrap(1 + axis, layout.frame[axis] / self.scaling_.span[1 + axis])
+        sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings) if name != "optimiser"}
+        network = ContinuousTransformer(Architecture(d=d, c=c, **sizes))
+        network.fit_axes(self.kind_.periods)  # as CST: the opposite edge of a periodic frame is near
         return network
 
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:
-        points = seen = batch.points
-        picked = pick_points(points.tokens, self.picked, generator)
+        points = seen = batch
+        picked = pick_points(points.exists, self.picked, generator)
         if self.augmentation > 0:  # on what the network sees, never on its target
             noise = torch.randn(points.values.shape, generator=generator, dtype=torch.float64)
             noisy = points.values + self.augmentation * noise.to(points.values)
-            seen = Context(points.coords, noisy, points.observed)
+            seen = batch.replace(values=noisy)
         return self._error(disguise(seen, picked, self.mask_constant, generator), points, picked)
 
-    def _error(self, shown: Context, points: Context, picked: Tensor) -> Tensor:
+    def _error(self, shown: Batch, points: Batch, picked: Tensor) -> Tensor:
         """Mean squared error at the observed channels of the picked points."""
         no_queries = (series.constant(x[:, :0]) for x in (points.coords, points.values))
         answers, _ = self.network_(shown, *no_queries)
@@ -102,16 +86,15 @@ class BertTransformer(NeuralBaseline):
     def _validation(self, held_out: Batch) -> Callable[[], float]:
         """Error on fixed picked points, all of them constants: nothing to copy, as at prediction."""
         generator = torch.Generator().manual_seed(self.seed)
-        count, n = held_out.points.tokens.shape
-        patterns = max(1, min(16, 128 // count, TOKENS_PER_STEP // (count * n)))
-        points = held_out[torch.arange(count).repeat(patterns)].points
-        picked = pick_points(points.tokens, self.picked, generator)
+        count, n = held_out.exists.shape
+        points = held_out[torch.arange(count).repeat(validation_patterns(count, n, TOKENS_PER_STEP))]
+        picked = pick_points(points.exists, self.picked, generator)
         shown = disguise(points, picked, self.mask_constant, generator, shares=(1.0, 0.0))
         indices = as_batches(len(picked), TOKENS_PER_PASS // picked.shape[1])
 
         @torch.no_grad()
         def score() -> float:
-            errors = [float(self._error(_some(shown, i), _some(points, i), picked[i])) for i in indices]
+            errors = [float(self._error(shown[i], points[i], picked[i])) for i in indices]
             return float(np.average(errors, weights=[len(i) for i in indices]))
 
         return score
@@ -119,7 +102,7 @@ class BertTransformer(NeuralBaseline):
     @torch.no_grad()
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         data = self._batch(context)
-        x = torch.as_tensor(self.scaling_.coords(queries)).to(data.points.coords)
+        x = torch.as_tensor(self.scaling_.coords(queries)).to(data.coords)
         batch, m, _ = x.shape
         size = min(self.together, m)
         order = torch.arange(-(-m // size) * size).reshape(-1, size)  # one row a sequence, the last filled up
@@ -130,7 +113,7 @@ class BertTransformer(NeuralBaseline):
         for index in as_batches(len(row), TOKENS_PER_PASS // (context.n + size)):
             at = x[row[index, None], order[column[index]].clamp_max(m - 1)]  # (sequences, size, d)
             constant = series.constant(at.new_full((*at.shape[:2], context.c), self.mask_constant))
-            points, real = data[row[index]].points, exists[column[index]]
+            points, real = data[row[index]], exists[column[index]]
             answers.append(self.network_(points, series.constant(at), constant, exists=real)[1].value)
         y = torch.cat(answers).reshape(batch, -1, context.c)[:, :m]
         return self.scaling_.values(y.cpu().double().numpy())
@@ -157,13 +140,13 @@ class TransformerLinear(BertTransformer):
         data = self._batch(context)
         outputs = []
         for index in as_batches(len(data), TOKENS_PER_PASS // context.n):
-            points = data[index].points
+            points = data[index]
             no_queries = (series.constant(x[:, :0]) for x in (points.coords, points.values))
             outputs.append(self.network_(points, *no_queries)[0])
         values = self.scaling_.values(torch.cat(outputs).cpu().double().numpy())
         given = Samples(context.coords, values, context.point_observed, layout=context.layout)
         curve = self.curve()
-        curve.scaling_, curve.layout_ = self.scaling_, self.layout_
+        curve.kind_ = self.kind_
         return curve._predict(given, queries)
 
 
@@ -176,27 +159,27 @@ class TransformerSpline(TransformerLinear):
     curve: ClassVar[type[LinearInterpolation | CubicSpline]] = CubicSpline
 
 
-def pick_points(tokens: Bool[Tensor, "B n"], fraction: float, generator: Generator) -> Bool[Tensor, "B n"]:
+def pick_points(exists: Bool[Tensor, "B n"], fraction: float, generator: Generator) -> Bool[Tensor, "B n"]:
     """Pick a random ``fraction`` of each sample's points: at least one, never all of two or more.
 
     A count that is no integer is rounded up or down at random, so that the mean is right for any n.
     """
-    count = tokens.sum(1, keepdim=True)
-    chance = torch.rand(len(tokens), 1, generator=generator, dtype=torch.float64).to(tokens.device)
+    count = exists.sum(1, keepdim=True)
+    chance = torch.rand(len(exists), 1, generator=generator, dtype=torch.float64).to(exists.device)
     wanted = torch.floor(fraction * count.double() + chance).long()
     wanted = torch.minimum(wanted, count - 1).clamp_min(1)
-    scores = torch.rand(tokens.shape, generator=generator).to(tokens.device)
-    rank = scores.masked_fill(~tokens, 2.0).argsort(1).argsort(1)
-    return (rank < wanted) & tokens
+    scores = torch.rand(exists.shape, generator=generator).to(exists.device)
+    rank = scores.masked_fill(~exists, 2.0).argsort(1).argsort(1)
+    return (rank < wanted) & exists
 
 
 def disguise(
-    points: Context,
+    points: Batch,
     picked: Bool[Tensor, "B n"],
     constant: float,
     generator: Generator,
     shares: tuple[float, float] = (TO_CONSTANT, TO_OTHER),
-) -> Context:
+) -> Batch:
     """Make what the network sees: picked points become the constant, another point's value, or stay.
 
     A constant fills every channel, also unobserved ones, exactly as a query does; another point brings its
@@ -205,20 +188,16 @@ def disguise(
     fate = torch.rand(picked.shape, generator=generator).to(picked.device)
     to_constant = (picked & (fate < shares[0]))[..., None]
     to_other = (picked & (fate >= shares[0]) & (fate < sum(shares)))[..., None]
-    other = _random_points(points.tokens, generator)
+    other = _random_points(points.exists, generator)
     values = torch.where(to_other, points.values[other], points.values)
     observed = torch.where(to_other, points.observed[other], points.observed)
-    return Context(points.coords, values.masked_fill(to_constant, constant), observed | to_constant)
+    return points.replace(values=values.masked_fill(to_constant, constant), observed=observed | to_constant)
 
 
-def _random_points(tokens: Bool[Tensor, "B n"], generator: Generator) -> tuple[Tensor, Tensor]:
+def _random_points(exists: Bool[Tensor, "B n"], generator: Generator) -> tuple[Tensor, Tensor]:
     """Draw an existing point of a random sample for each place: sample and point numbers, (B, n) each."""
-    sample = torch.randint(len(tokens), tokens.shape, generator=generator).to(tokens.device)
-    chance = torch.rand(tokens.shape, generator=generator, dtype=torch.float64).to(tokens.device)
-    number = (chance * tokens.sum(1)[sample]).long()
-    existing = (~tokens).long().argsort(dim=1, stable=True)  # the existing points of each sample come first
+    sample = torch.randint(len(exists), exists.shape, generator=generator).to(exists.device)
+    chance = torch.rand(exists.shape, generator=generator, dtype=torch.float64).to(exists.device)
+    number = (chance * exists.sum(1)[sample]).long()
+    existing = (~exists).long().argsort(dim=1, stable=True)  # the existing points of each sample come first
     return sample, existing[sample, number]
-
-
-def _some(points: Context, index: Tensor) -> Context:
-    return Context(points.coords[index], points.values[index], points.observed[index])

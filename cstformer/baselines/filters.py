@@ -20,18 +20,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cstformer.baselines.base import Baseline
-from cstformer.baselines.sequences import Frames, answer, between, to_frames
+from cstformer.baselines.sequences import TimeSeries, answer, between
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.starts.frames import Pixels, frame_noise
+from cstformer.models.model import Model
+from cstformer.starts.frames import Frames
 from cstformer.training.settings import setting
 
 Movie = Float[np.ndarray, "T H W C"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FrameFilter(Baseline):
+class FrameFilter(Model):
     """A filter of whole movies in standardised units, NaN where a pixel was not observed."""
 
     frames_only: ClassVar[bool] = True
@@ -44,23 +44,20 @@ class FrameFilter(Baseline):
         pass
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
-        data = self.scaling_.batch(context, torch.float64, torch.device("cpu"))
+        data = self.kind_.batch(context, torch.float64, torch.device("cpu"))
         at = torch.as_tensor(self.scaling_.coords(queries))
         rows = []
         for i in range(len(data)):  # one movie at a time bounds the memory
-            frames = to_frames(data[torch.tensor([i])].points, self.layout_, self._pixels())
+            frames = TimeSeries.of(data[torch.tensor([i])], self.kind_)
             seen = frames.observed[0].numpy()
             movie = np.where(seen, frames.values[0].numpy(), np.nan)
             made = torch.as_tensor(_fill(self._filter(movie), movie))[None]
             network = functools.partial(self._between, made)
-            rows.append(answer(network, frames, at[i : i + 1], self.layout_, self._pixels()))
+            rows.append(answer(network, frames, at[i : i + 1], self.kind_))
         return self.scaling_.values(torch.cat(rows).numpy())
 
-    def _between(self, made: Tensor, frames: Frames, at: Tensor) -> Tensor:
+    def _between(self, made: Tensor, frames: TimeSeries, at: Tensor) -> Tensor:
         return between("linear", frames, made, at)
-
-    def _pixels(self) -> Pixels:
-        return self.scaling_.low[1:], self.scaling_.span[1:]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -73,7 +70,7 @@ class CopyInput(FrameFilter):
     def _filter(self, movie: Movie) -> Movie:
         return movie
 
-    def _between(self, made: Tensor, frames: Frames, at: Tensor) -> Tensor:
+    def _between(self, made: Tensor, frames: TimeSeries, at: Tensor) -> Tensor:
         nearest = (frames.times[:, None] - at[..., None]).abs().argmin(-1)  # (1, M); of two the earlier
         return made[torch.zeros_like(nearest), nearest]
 
@@ -107,7 +104,7 @@ class SwitchingMedian(FrameFilter):
 class NonLocalMeans(FrameFilter):
     """Non-local means over space and time (Buades et al. 2005), by scikit-image.
 
-    The noise is estimated on the training frames by `frame_noise`. Missing pixels are refused: they would be
+    The noise is estimated on the training frames by `pixel_noise`. Missing pixels are refused: they would be
     averaged into every similar patch.
     """
 
@@ -120,11 +117,12 @@ class NonLocalMeans(FrameFilter):
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         _scikit_image()
-        data = self.scaling_.batch(samples, torch.float64, torch.device("cpu"))
-        assert self.layout_ is not None
-        self.noise_ = frame_noise(data, self.layout_, self._pixels())
+        data = self.kind_.batch(samples, torch.float64, torch.device("cpu"))
+        assert isinstance(self.kind_, Frames)  # frames_only
+        self.noise_ = self.kind_.noise(data)
         if not math.isfinite(self.noise_):
-            raise CSTError(f"NonLocalMeans needs frames of at least 3 × 3 observed pixels, got {self.layout_.frame}")
+            size = self.kind_.layout.frame
+            raise CSTError(f"NonLocalMeans needs frames of at least 3 × 3 observed pixels, got {size}")
 
     def _filter(self, movie: Movie) -> Movie:
         if np.isnan(movie).any():
@@ -139,7 +137,7 @@ class NonLocalMeans(FrameFilter):
     def _description(self) -> dict[str, Any]:
         return {"noise": self.noise_}
 
-    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
         self.noise_ = float(about["noise"])
 
 

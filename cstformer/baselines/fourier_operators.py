@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cstformer.baselines.sequences import UNUSED, Forecaster, Frames, Reconstructor, SequenceBaseline, between
+from cstformer.baselines.sequences import Forecaster, Reconstructor, SequenceBaseline, TimeSeries, between
 from cstformer.errors import CSTError
 from cstformer.training.settings import setting
 
@@ -127,7 +127,7 @@ class FrameForecaster(Forecaster):
         if skip:
             self.operator.begin_at_zero()
 
-    def forecast(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
+    def forecast(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
         """Give the frame that lies ``ahead`` of each of the given ones."""
         x = past.channels(self.mask, ahead)  # (N, window, H, W, channels)
         y = self.operator(x.permute(0, 1, 4, 2, 3).flatten(1, 2)).permute(0, 2, 3, 1)
@@ -149,7 +149,7 @@ class MovieOperator(Reconstructor):
         if skip:
             self.operator.begin_at_zero()
 
-    def reconstruct(self, frames: Frames) -> Float[Tensor, "B T H W C"]:
+    def reconstruct(self, frames: TimeSeries) -> Float[Tensor, "B T H W C"]:
         """Frame i goes to slot i, its time into a channel."""
         count, places = frames.times.shape[1], self.slots - self.padding
         if count > places:
@@ -157,32 +157,31 @@ class MovieOperator(Reconstructor):
                 f"FNO3D has slots - padding = {places} places in time, got {count} frames; "
                 f"set slots={count + self.padding} or more before fitting, or give fewer frames"
             )
-        x = frames.channels(self.mask, frames.times * frames.present).permute(0, 4, 2, 3, 1)  # (B, channels, H, W, T)
+        x = frames.channels(self.mask, frames.times * frames.exists).permute(0, 4, 2, 3, 1)  # (B, channels, H, W, T)
         y = self.operator(F.pad(x, (0, self.slots - count)))
         y = y[..., :count].permute(0, 4, 2, 3, 1)
         return frames.values + y if self.skip else y
 
-    def forward(self, frames: Frames, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M H W C"]:
+    def forward(self, frames: TimeSeries, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M H W C"]:
         """Reconstruct at the given times or, if ``regular``, on the regular grid; interpolate linearly in time."""
         if self.resample == "regular":
             frames = self.regular(frames)
         return super().forward(frames, at)
 
-    def regular(self, frames: Frames) -> Frames:
+    def regular(self, frames: TimeSeries) -> TimeSeries:
         """Resample the observed values linearly onto a regular grid over [0, 1]."""
         grid = torch.linspace(0, 1, self.slots - self.padding, device=frames.times.device).to(frames.times)
         grid = grid.expand(len(frames), -1)
         share = between("linear", frames, frames.observed.to(frames.values), grid)
         values = between("linear", frames, frames.values, grid) / share.clamp_min(1e-6)
         observed = share > 1e-6
-        return Frames(grid, values * observed, observed, torch.ones_like(grid, dtype=torch.bool))
+        return TimeSeries(grid, values * observed, observed, torch.ones_like(grid, dtype=torch.bool))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _FourierOperator(SequenceBaseline):
     """Settings of both. Complex weights count as two numbers each, as in the paper's table."""
 
-    ignored: ClassVar[frozenset[str]] = UNUSED - {"layers"}
     frames_only: ClassVar[bool] = True
 
     hidden: int = setting(20, "channels of the Fourier layers (their width)", low=1)

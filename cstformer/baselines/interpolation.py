@@ -10,7 +10,6 @@ Patch tokens (samples with a layout) are interpolated as frames in time by `fram
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,26 +20,21 @@ import numpy as np
 import scipy.interpolate
 import scipy.spatial
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from cstformer.baselines.base import Baseline, warn_outside
-from cstformer.data.batch import Context
+from cstformer.data.batch import Batch, as_batches
 from cstformer.data.samples import Samples
-from cstformer.data.units import as_batches
-from cstformer.errors import CSTError
-from cstformer.starts.curves import make_start
-from cstformer.starts.frames import Smoother, frame_noise, frame_series, frame_start, frame_waves
-from cstformer.starts.gaussian_process import Kernel, fit_kernel, posterior_variance, posterior_weights
-from cstformer.starts.waves import Waves
+from cstformer.models.model import Model
+from cstformer.starts.frames import Frames
 from cstformer.taylor import series
 
 NUMBERS_PER_PASS = 2**22  # entries of a queries × points matrix: bounds the memory
-Reader = Callable[[Context], Callable[[Tensor], Tensor]]
+Reader = Callable[[Batch], Callable[[Tensor], Tensor]]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Mean(Baseline):
+class Mean(Model):
     """The mean of all training values, a constant per channel.
 
     >>> train = Samples([0.0, 1.0], [[1.0, 2.0], [3.0, 6.0]])
@@ -61,12 +55,12 @@ class Mean(Baseline):
     def _description(self) -> dict[str, Any]:
         return {"mean": self.mean_.tolist()}
 
-    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
         self.mean_ = np.asarray(about["mean"], dtype=float)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CopyNearest(Baseline):
+class CopyNearest(Model):
     """The value of the nearest observed point, all axes scaled to the training domain.
 
     >>> train = Samples([0.0, 1.0], [[1.0, 2.0], [3.0, 6.0]])
@@ -90,30 +84,26 @@ class CopyNearest(Baseline):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Field(Baseline):
+class _Field(Model):
     """What the Gaussian process and the splines share: the way from samples to tensors and back."""
 
     def _answers(self, context: Samples, queries: np.ndarray, reader: Reader) -> np.ndarray:
         """Read ``reader`` (context → coordinates → standardised values) in pieces that fit the memory."""
-        data = self.scaling_.batch(context, torch.float64, torch.device("cpu"))
+        data = self.kind_.batch(context, torch.float64, torch.device("cpu"))
         at = torch.as_tensor(self.scaling_.coords(queries))
         m, n = queries.shape[1], context.n
         chunk = max(1, NUMBERS_PER_PASS // n)
         rows = []
         for index in as_batches(len(data), NUMBERS_PER_PASS // (n * max(n, min(m, chunk)))):
-            read = reader(data[index].points)
+            read = reader(data[index])
             rows.append(torch.cat([read(x) for x in at[index].split(chunk, 1)], 1))
         return torch.cat(rows).numpy()
 
-    def _start(self, kind: str, smoother: Smoother = None) -> Reader:
+    def _start(self, name: str) -> Reader:
         """Reader that is a start of CST."""
 
-        def reader(points: Context) -> Callable[[Tensor], Tensor]:
-            if self.layout_ is None:
-                start = make_start(kind, points.coords, points.values, points.observed)
-            else:
-                pixels = (self.scaling_.low[1:], self.scaling_.span[1:])
-                start = frame_start(kind, points, self.layout_, pixels, smoother)
+        def reader(batch: Batch) -> Callable[[Tensor], Tensor]:
+            start = self.kind_.start(name, batch)
             return lambda x: start(series.constant(x)).value
 
         return reader
@@ -195,55 +185,11 @@ class GaussianProcess(_Field):
     label: ClassVar[str] = "Gaussian process"
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
-        data, max_noise = self.scaling_.batch(samples, torch.float64, torch.device("cpu")), 3.0
-        if self.layout_ is None:
-            coords, values, mask = _one_mask(data.points)
-            some = mask.any(1)
-            coords, values, mask = coords[some], values[some], mask[some]
-        else:
-            pixels = (self.scaling_.low[1:], self.scaling_.span[1:])
-            coords, values, mask = frame_series(data, self.layout_, pixels)
-            max_noise = min(max_noise, frame_noise(data, self.layout_, pixels))
-        self.kernel_ = fit_kernel(coords, values, mask, self.seed, max_noise)
+        data = self.kind_.batch(samples, torch.float64, torch.device("cpu"))
+        self.kind_.kernel = self.kind_.fit_kernel(data, self.seed)
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
-        reader = self._mean if self.layout_ is None else self._start("smooth", self.kernel_)
-        return self.scaling_.values(self._answers(context, queries, reader))
-
-    def predict_variance(self, context: Samples, at: Any) -> Float[np.ndarray, "N m c"]:
-        """Posterior variance of the noise-free function at ``at``, in the user's units squared."""
-        context, queries = self._inputs(context, at)
-        if self.layout_ is not None:
-            raise CSTError("GaussianProcess has no variance for patch tokens; use predict")
-        warn_outside(queries, self.scaling_, self.names_["coord_names"])
-        return self._answers(context, queries, self._variance) * self.scaling_.sd**2
-
-    def _mean(self, points: Context) -> Callable[[Tensor], Tensor]:
-        coords, values, mask = _one_mask(points)
-        weights = posterior_weights(self.kernel_, coords, values, mask)
-
-        def read(x: Tensor) -> Tensor:
-            x = x.repeat_interleave(len(coords) // len(x), 0)
-            return _unfold(self.kernel_.covariance(series.constant(x), coords).value @ weights, points)
-
-        return read
-
-    def _variance(self, points: Context) -> Callable[[Tensor], Tensor]:
-        coords, values, mask = _one_mask(points)
-
-        def read(x: Tensor) -> Tensor:
-            x = x.repeat_interleave(len(coords) // len(x), 0)
-            variance = posterior_variance(self.kernel_, coords, mask, x).clamp_min(0)[..., None]
-            return _unfold(variance.expand(-1, -1, values.shape[-1]), points)
-
-        return read
-
-    def _description(self) -> dict[str, Any]:
-        return {"kernel": dataclasses.asdict(self.kernel_)}
-
-    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-        kernel = dict(about["kernel"])
-        self.kernel_ = Kernel(tuple(kernel.pop("lengthscales")), **kernel)
+        return self.scaling_.values(self._answers(context, queries, self.kind_.posterior_mean))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -256,18 +202,11 @@ class WienerCubic(_Field):
     start: ClassVar[str] = "wiener"
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
-        data = self.scaling_.batch(samples, torch.float64, torch.device("cpu"))
-        assert self.layout_ is not None
-        self.waves_ = frame_waves(data, self.layout_, (self.scaling_.low[1:], self.scaling_.span[1:]))
+        assert isinstance(self.kind_, Frames)  # frames_only
+        self.kind_.waves = self.kind_.fit_waves(self.kind_.batch(samples, torch.float64, torch.device("cpu")))
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
-        return self.scaling_.values(self._answers(context, queries, self._start(self.start, self.waves_)))
-
-    def _description(self) -> dict[str, Any]:
-        return {"waves": self.waves_.describe()}
-
-    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-        self.waves_ = Waves.from_description(about["waves"])
+        return self.scaling_.values(self._answers(context, queries, self._start(self.start)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -286,18 +225,3 @@ def _channel_groups(context: Samples) -> Iterator[tuple[int, np.ndarray, Bool[np
         for k, mask in enumerate(masks.T):
             if mask.any():
                 yield i, np.flatnonzero(group.reshape(-1) == k), mask
-
-
-def _one_mask(points: Context) -> tuple[Tensor, Tensor, Tensor]:
-    """Coordinates, values and mask (B', n): channels with different points become samples of their own."""
-    coords, values, observed = points.coords, points.values, points.observed
-    if bool((observed == observed[..., :1]).all()):
-        return coords, values, points.tokens
-    fold = lambda x: x.transpose(1, 2).flatten(0, 1)  # noqa: E731
-    return coords.repeat_interleave(values.shape[-1], 0), fold(values)[..., None], fold(observed)
-
-
-def _unfold(y: Tensor, points: Context) -> Tensor:
-    """Answers (B, m, c) from what `_one_mask` made of a batch: (B, m, c) or (B·c, m, 1)."""
-    batch = len(points.coords)
-    return y if len(y) == batch else y.squeeze(-1).unflatten(0, (batch, -1)).transpose(1, 2)

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from cstformer.baselines.sequences import Frames
+from cstformer.baselines.sequences import TimeSeries
 from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
 from cstformer.errors import CSTError
 from cstformer.training.settings import setting
@@ -94,7 +94,7 @@ class LatentODENetwork(VariationalNetwork):
         self.dynamics = Dynamics(latent, hidden)
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, values))
 
-    def posterior(self, frames: Frames) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+    def posterior(self, frames: TimeSeries) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
         """Mean and log-variance of the state at time 0."""
         x = frames.values.flatten(2)
         # How far each frame is from what comes next on the way back: the frame before it, and at last time 0.
@@ -103,12 +103,12 @@ class LatentODENetwork(VariationalNetwork):
         h = x.new_zeros(len(x), self.cell.out_features)
         for i in reversed(range(x.shape[1])):
             step = torch.tanh(self.cell(torch.cat([x[:, i], h], -1)))
-            h = torch.where(frames.present[:, i, None], step, h)
+            h = torch.where(frames.exists[:, i, None], step, h)
         mean, log_variance = self.posterior_layer(h).chunk(2, -1)
         return mean, log_variance
 
     def sample(
-        self, frames: Frames, at: Float[Tensor, "B M"], generator: Generator | None
+        self, frames: TimeSeries, at: Float[Tensor, "B M"], generator: Generator | None
     ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
         """Draw the state at time 0, let it run, decode it."""
         mean, log_variance = self.posterior(frames)
@@ -116,7 +116,7 @@ class LatentODENetwork(VariationalNetwork):
         zero = torch.zeros_like(mean)
         return self.decoder(z).unflatten(-1, self.shape), gaussian_kl(mean, log_variance, zero, zero).sum(-1)
 
-    def latent(self, frames: Frames) -> Float[Tensor, "B L"]:
+    def latent(self, frames: TimeSeries) -> Float[Tensor, "B L"]:
         """State at the last frame, the one whose label the calcium experiment decodes; the posterior mean's."""
         return solve(self.dynamics, self.posterior(frames)[0], frames.times[:, -1:], self.steps)[:, 0]
 

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from cstformer.baselines.sequences import Frames, between
+from cstformer.baselines.sequences import TimeSeries, between
 from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
 from cstformer.training.settings import setting
 
@@ -50,13 +50,13 @@ class BidirectionalGRU(nn.Module):
         super().__init__()
         self.forwards, self.backwards = nn.GRUCell(inputs, units), nn.GRUCell(inputs, units)
 
-    def forward(self, x: Float[Tensor, "B T inputs"], present: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Float[Tensor, "B T inputs"], exists: Tensor) -> tuple[Tensor, Tensor]:
         """States at all frames (B, T, 2·units) and the last state of either direction, joined (B, 2·units)."""
         states, ends = [], []
         for cell, backwards in ((self.forwards, False), (self.backwards, True)):
             h, path = x.new_zeros(len(x), cell.hidden_size), []
             for i in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
-                h = torch.where(present[:, i, None], cell(x[:, i], h), h)
+                h = torch.where(exists[:, i, None], cell(x[:, i], h), h)
                 path.append(h)
             states.append(torch.stack(path[::-1] if backwards else path, 1))
             ends.append(h)
@@ -85,13 +85,13 @@ class LFADSNetwork(VariationalNetwork):
         self.prior_log_time = nn.Parameter(torch.full((s.inputs,), math.log(0.1)))  # a tenth of the time domain
 
     def run(
-        self, frames: Frames, generator: Generator | None
+        self, frames: TimeSeries, generator: Generator | None
     ) -> tuple[Float[Tensor, "B T factors"], Float[Tensor, " B"]]:
         """Factors at all frames, and the divergence of the posterior of g₀ and u from their priors."""
         gap, x = frames.gaps[..., None], frames.values.flatten(2)
         x = torch.cat([x, frames.observed.flatten(2).to(x), gap] if self.mask else [x, gap], -1)
-        encoded, _ = self.controller_encoder(x, frames.present)
-        mean, log_variance = self.initial_posterior(self.initial_encoder(x, frames.present)[1]).chunk(2, -1)
+        encoded, _ = self.controller_encoder(x, frames.exists)
+        mean, log_variance = self.initial_posterior(self.initial_encoder(x, frames.exists)[1]).chunk(2, -1)
         prior = mean.new_tensor(math.log(INITIAL_VARIANCE))
         divergence = gaussian_kl(mean, log_variance, torch.zeros_like(mean), prior).sum(-1)
 
@@ -100,13 +100,13 @@ class LFADSNetwork(VariationalNetwork):
         f, u = self.factors(g), None
         path = []
         for i in range(x.shape[1]):
-            present = frames.present[:, i, None]
-            c = torch.where(present, self.controller(torch.cat([encoded[:, i], f], -1), c), c)
+            exists = frames.exists[:, i, None]
+            c = torch.where(exists, self.controller(torch.cat([encoded[:, i], f], -1), c), c)
             mean, log_variance = self.input_posterior(c).chunk(2, -1)
             prior_mean, prior = self.input_prior(u, gap[:, i])
-            divergence = divergence + (gaussian_kl(mean, log_variance, prior_mean, prior) * present).sum(-1)
+            divergence = divergence + (gaussian_kl(mean, log_variance, prior_mean, prior) * exists).sum(-1)
             u = draw(mean, log_variance, generator)
-            g = torch.where(present, self.generator(torch.cat([u, gap[:, i]], -1), g), g)
+            g = torch.where(exists, self.generator(torch.cat([u, gap[:, i]], -1), g), g)
             f = self.factors(g)
             path.append(f)
         return torch.stack(path, 1), divergence
@@ -120,13 +120,13 @@ class LFADSNetwork(VariationalNetwork):
         return decay.exp() * before, variance + (-torch.expm1(2 * decay)).clamp_min(1e-4).log()
 
     def sample(
-        self, frames: Frames, at: Float[Tensor, "B M"], generator: Generator | None
+        self, frames: TimeSeries, at: Float[Tensor, "B M"], generator: Generator | None
     ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
         """Run, then interpolate the factors in time: the read-out is affine, so that the frames are as well."""
         factors, divergence = self.run(frames, generator)
         return self.read_out(between(self.between, frames, factors, at)).unflatten(-1, self.shape), divergence
 
-    def latent(self, frames: Frames) -> Float[Tensor, "B factors"]:
+    def latent(self, frames: TimeSeries) -> Float[Tensor, "B factors"]:
         """Factors at the last frame, the one whose label the calcium experiment decodes."""
         return self.run(frames, None)[0][:, -1]
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cstformer.baselines.sequences import Forecaster, Frames, Reconstructor, SequenceBaseline, windows
+from cstformer.baselines.sequences import Forecaster, Reconstructor, SequenceBaseline, TimeSeries, windows
 from cstformer.errors import CSTError
 from cstformer.training.settings import setting
 
@@ -76,17 +76,17 @@ class LSTMNetwork(Forecaster):
         nn.init.uniform_(self.lstm.get_parameter("weight_ih_l0").data[:, :-1], -1, 1)
         self.back = _started_at_zero(nn.Linear(hidden, numbers), skip)
 
-    def _state(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N hidden"]:
+    def _state(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N hidden"]:
         parts = [past.values.flatten(2)] + ([past.observed.flatten(2).to(past.values)] if self.mask else [])
         frames = self.scale * torch.cat(parts, -1)
         return self.lstm(torch.cat([frames, TENTHS * ahead[..., None]], -1))[0][:, -1]
 
-    def forecast(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N ..."]:
+    def forecast(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N ..."]:
         """From the state after the last frame of the window."""
         y = self.back(self._state(past, ahead)).unflatten(1, self.shape)
         return past.values[:, -1] + y if self.skip else y
 
-    def latent(self, frames: Frames) -> Float[Tensor, "B hidden"]:
+    def latent(self, frames: TimeSeries) -> Float[Tensor, "B hidden"]:
         """State of the layer after all frames, at the time of the last."""
         return self._state(*windows(frames, frames.times[:, -1:], frames.times.shape[1]))
 
@@ -101,7 +101,7 @@ class ConvLSTMNetwork(Forecaster):
         self.cells = nn.ModuleList(ConvLSTMCell(n, hidden, kernel) for n in inputs)
         self.back = _started_at_zero(nn.Conv2d(hidden, channels, 3, padding=1), skip)
 
-    def _read(self, past: Frames, ahead: Float[Tensor, "N window"]) -> tuple[tuple[Tensor, Tensor], ...]:
+    def _read(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> tuple[tuple[Tensor, Tensor], ...]:
         first = second = None
         for x in past.channels(self.mask, TENTHS * ahead).movedim(-1, 2).unbind(1):
             first = self.cells[0](x, first)
@@ -109,7 +109,7 @@ class ConvLSTMNetwork(Forecaster):
         assert first is not None and second is not None
         return first, second
 
-    def forecast(self, past: Frames, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
+    def forecast(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
         """One step of the writing cells."""
         first, second = self._read(past, ahead)
         third = self.cells[2](second[0], first)
@@ -117,7 +117,7 @@ class ConvLSTMNetwork(Forecaster):
         y = self.back(fourth[0]).movedim(1, -1)
         return past.values[:, -1] + y if self.skip else y
 
-    def latent(self, frames: Frames) -> Float[Tensor, "B hidden rows cols"]:
+    def latent(self, frames: TimeSeries) -> Float[Tensor, "B hidden rows cols"]:
         """Hidden units of the second cell after all frames, averaged on a coarse grid that keeps the place."""
         _, (h, _) = self._read(*windows(frames, frames.times[:, -1:], frames.times.shape[1]))
         return F.adaptive_avg_pool2d(h, (min(LATENT_GRID, h.shape[2]), min(LATENT_GRID, h.shape[3])))
@@ -136,7 +136,7 @@ class ConvGRUNetwork(Reconstructor):
         self.cells = nn.ModuleList(ConvGRUCell(sizes[i], sizes[i + 1], kernel + 2 * (i % 2)) for i in range(4))
         self.back = _started_at_zero(nn.Conv2d(4 * hidden, channels, 1), skip)
 
-    def reconstruct(self, frames: Frames) -> Float[Tensor, "B T H W C"]:
+    def reconstruct(self, frames: TimeSeries) -> Float[Tensor, "B T H W C"]:
         """Each frame from itself and all before it; the time since the frame before is an input."""
         states: list[Tensor | None] = [None] * 4
         out = []

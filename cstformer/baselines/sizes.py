@@ -17,11 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from cstformer.baselines import BASELINES, Baseline
-from cstformer.baselines.base import NeuralBaseline
+from cstformer.baselines import BASELINES
 from cstformer.data.layout import PatchLayout
 from cstformer.models.cst import CST
-from cstformer.network.transformer import parameter_count
+from cstformer.models.model import Model
+from cstformer.models.neural import NeuralModel
+from cstformer.network.architecture import parameter_count
+from cstformer.starts.kinds import unfitted_kind
 
 KITTI = PatchLayout((128, 160), (16, 32), channels=3)
 VORTICITY = PatchLayout((64, 64), (8, 8))
@@ -58,7 +60,7 @@ class Size:
         number, unit = self.paper.split()
         return float(number) * {"K": 1e3, "M": 1e6}[unit]
 
-    def model(self, **changes: Any) -> CST | Baseline:
+    def model(self, **changes: Any) -> Model:
         """The model, not fitted yet, with your changes to it."""
         kind: Any = CST if self.key == "cst" else BASELINES[self.key]
         return kind.preset("paper", **{**self.settings, **changes})
@@ -66,9 +68,10 @@ class Size:
     def network(self) -> nn.Module:
         """The network, on the meta device: sizes without numbers."""
         model = self.model()
+        assert isinstance(model, NeuralModel)
+        layout = self.data if isinstance(self.data, PatchLayout) else None
         d, c = (3, self.data.c) if isinstance(self.data, PatchLayout) else (1, self.data)
-        assert isinstance(model, CST | NeuralBaseline)
-        model.layout_ = self.data if isinstance(self.data, PatchLayout) else None
+        model.kind_ = unfitted_kind(d, c, layout)
         with torch.device("meta"):
             return model._network(d, c)
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from cstformer.baselines.sequences import Frames, SequenceBaseline
+from cstformer.baselines.sequences import SequenceBaseline, TimeSeries
 from cstformer.training.losses import data_term
 from cstformer.training.settings import setting
 
@@ -66,11 +66,11 @@ class VariationalNetwork(nn.Module):
 
     @abstractmethod
     def sample(
-        self, frames: Frames, at: Float[Tensor, "B M"], generator: Generator | None
+        self, frames: TimeSeries, at: Float[Tensor, "B M"], generator: Generator | None
     ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
         """Answer from a draw of the posterior; and the divergence of each sample's posterior from the prior."""
 
-    def forward(self, frames: Frames, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M *S"]:
+    def forward(self, frames: TimeSeries, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M *S"]:
         """Answer from the posterior means."""
         return self.sample(frames, at, None)[0]
 
@@ -82,7 +82,7 @@ class VariationalBaseline(SequenceBaseline):
     observation_noise: float = setting(0.1, "sd σ of the Gaussian likelihood, in units of the values' sd", low=1e-6)
     anneal: float = setting(0.2, "fraction of the steps over which the weight of the KL term rises to 1", low=0, high=1)
 
-    def _error(self, shown: Frames, at: Tensor, target: Tensor, observed: Tensor, generator: Generator) -> Tensor:
+    def _error(self, shown: TimeSeries, at: Tensor, target: Tensor, observed: Tensor, generator: Generator) -> Tensor:
         network = self.network_
         assert isinstance(network, VariationalNetwork)
         answers, divergence = network.sample(shown, at, generator)

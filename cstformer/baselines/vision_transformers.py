@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cstformer.baselines.sequences import UNUSED, Frames, Reconstructor, SequenceBaseline
+from cstformer.baselines.sequences import Reconstructor, SequenceBaseline, TimeSeries
 from cstformer.training.settings import setting
 
 OCTAVES = 6  # sines and cosines of time, from half a cycle over the domain to sixteen
@@ -130,7 +130,7 @@ class VideoTransformer(Reconstructor):
             nn.init.zeros_(self.decode.weight)
             nn.init.zeros_(self.decode.bias)
 
-    def tokens(self, frames: Frames) -> tuple[Tensor, Tensor, Bool[Tensor, "B time"]]:
+    def tokens(self, frames: TimeSeries) -> tuple[Tensor, Tensor, Bool[Tensor, "B time"]]:
         """Tubelet features (B, time, places, dim), time features (B, time, dim), and which moments exist."""
         x = tubelets(frames.values, self.tubelet)
         if self.mask:
@@ -139,19 +139,19 @@ class VideoTransformer(Reconstructor):
         extra = -frames.times.shape[1] % step
         times = torch.cat([frames.times, frames.times[:, -1:].expand(-1, extra)], 1)
         when = self.time(clock(times).unflatten(1, (-1, step)).flatten(2))
-        return self.embed(x) + self.place, when, frames.present[:, ::step]
+        return self.embed(x) + self.place, when, frames.exists[:, ::step]
 
-    def encode(self, frames: Frames) -> tuple[Tensor, Tensor]:
+    def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
         """Features of all tubelets (B, time, places, dim) and of all moments (B, time, dim)."""
         raise NotImplementedError
 
-    def reconstruct(self, frames: Frames) -> Float[Tensor, "B T H W C"]:
+    def reconstruct(self, frames: TimeSeries) -> Float[Tensor, "B T H W C"]:
         """Decode each tubelet into its own pixels."""
         places, _ = self.encode(frames)
         y = untubelets(self.decode(places), self.tubelet, (frames.times.shape[1], *self.shape))
         return frames.values + y if self.skip else y
 
-    def latent(self, frames: Frames) -> Float[Tensor, "B dim"]:
+    def latent(self, frames: TimeSeries) -> Float[Tensor, "B dim"]:
         """Features of the moment of the last frame, the one whose label the calcium experiment decodes."""
         _, moments = self.encode(frames)
         last = (frames.counts - 1) // self.tubelet[0]
@@ -165,7 +165,7 @@ class JointTransformer(VideoTransformer):
         super().__init__(shape, s)
         self.encoder = Encoder(s, s.layers)
 
-    def encode(self, frames: Frames) -> tuple[Tensor, Tensor]:
+    def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
         """Joint attention over space and time."""
         x, when, exist = self.tokens(frames)
         places = x.shape[2]
@@ -183,7 +183,7 @@ class FactorisedTransformer(VideoTransformer):
         self.spatial = Encoder(s, s.layers)
         self.temporal = Encoder(s, temporal_layers)
 
-    def encode(self, frames: Frames) -> tuple[Tensor, Tensor]:
+    def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
         """Attention over space, then over time; a tubelet is decoded from its own and its moment's features."""
         x, when, exist = self.tokens(frames)
         batch, moments = x.shape[:2]
@@ -197,7 +197,6 @@ class FactorisedTransformer(VideoTransformer):
 class _VideoTransformer(SequenceBaseline):
     """Settings of both."""
 
-    ignored: ClassVar[frozenset[str]] = UNUSED - {"layers", "feedforward"}
     frames_only: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},

@@ -12,7 +12,6 @@ from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
 from cstformer.explorer import curves, fields
-from cstformer.explorer.reader import Reader
 from cstformer.models.cst import CST
 
 GOAL = 200.0  # milliseconds that may pass between the slider and the picture
@@ -37,11 +36,11 @@ def _curve_works() -> dict[str, Callable[[], Any]]:
     spirals, index = make_spirals(40), regular_indices()
     samples = Samples(spirals.times[index], spirals.values[:, index])
     model = CST(steps=2).fit(samples)
-    reader, at = Reader(model, samples[0]), np.linspace(0, 1, curves.POINTS)
+    reader, at = model.reader(samples[0]), np.linspace(0, 1, curves.POINTS)
     noisy = curves.Disturbance(noise=0.1, removed=2)
 
     def refit() -> None:
-        curves.curves(Reader(model, curves.disturbed(samples[0], noisy, model.scaling_.sd)), at)
+        curves.curves(model.reader(curves.disturbed(samples[0], noisy, model.scaling_.sd)), at)
 
     return {
         "curve: time slider, value and two derivatives": lambda: reader.partials(np.array([[0.3]]), curves.ORDERS),
@@ -53,11 +52,11 @@ def _frame_works(title: str, size: tuple[int, int], channels: int) -> dict[str, 
     movie = np.random.default_rng(0).normal(size=(2, 10, *size, channels))
     samples = frames_to_samples(movie, patch=(8, 8))
     model = CST(steps=1, batch=1).fit(samples)
-    reader = Reader(model, samples[0])
+    reader = model.reader(samples[0])
     return {
         f"{title}: time slider, picture": lambda: fields.pictures(reader, 3.3, slope=False),
         f"{title}: the same, context encoded again": lambda: fields.pictures(
-            Reader(model, samples[0]), 3.3, slope=False
+            model.reader(samples[0]), 3.3, slope=False
         ),
         f"{title}: at rest, time derivative too": lambda: fields.pictures(reader, 3.3),
         f"{title}: at rest, waves too": lambda: fields.pictures(reader, 3.3, gradient=True),

@@ -13,7 +13,7 @@ from typing import Any
 
 from cstformer.benchmarks.step import model_of, taylor_step
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes, slope
-from cstformer.network.transformer import parameter_count
+from cstformer.network.architecture import parameter_count
 from cstformer.system.memory import keep_freed_memory
 from cstformer.training.settings import Settings
 

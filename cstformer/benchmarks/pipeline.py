@@ -23,24 +23,26 @@ from cstformer.models.cst import CST
 from cstformer.network.transformer import ContinuousTransformer
 from cstformer.system.memory import keep_freed_memory
 from cstformer.training import sampling
-from cstformer.training.loop import _Run
+from cstformer.training.disturbance import Disturbance
+from cstformer.training.loop import Run
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.optimiser import Muon
+from cstformer.training.state import TrainingState
 
 MODEL = ("network, forward", "backward", "optimiser")
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "network, forward": [(ContinuousTransformer, name) for name in ("encode", "read", "_forward_joint")],
     "backward": [(torch.Tensor, "backward")],
-    "optimiser": [(torch.optim.AdamW, "step"), (Muon, "step"), (_Run, "_average")],
+    "optimiser": [(torch.optim.AdamW, "step"), (Muon, "step"), (TrainingState, "update_average")],
     "choice of the batch": [(Batch, "__getitem__")],
     "hiding, noise, dummy points": [
-        (sampling, "hide_points"),
+        (Disturbance, "keep"),
         (sampling, "box"),
         (sampling, "dummy_coords"),
-        (SobolevObjective, "_disturb"),
+        (SobolevObjective, "disturb"),
     ],
-    "loss": [(SobolevObjective, "_combine")],
-    "validation": [(_Run, "_validate")],
+    "loss": [(SobolevObjective, "combine")],
+    "validation": [(Run, "validate")],
 }
 
 
@@ -83,18 +85,18 @@ class Clock:
 def profile(model: CST, samples: Samples) -> dict[str, float]:
     """Seconds of a training by part; validation, which is not part of a step, is left out."""
     clock = Clock()
-    begin = CST._start
+    start_of = SobolevObjective.start
 
-    def start(self: CST, points: Any) -> Any:
+    def start(self: SobolevObjective, context: Batch) -> Any:
         with clock.charged_to("start of the queries"):
-            return clock.around("start of the queries", begin(self, points))
+            return clock.around("start of the queries", start_of(self, context))
 
     with ExitStack() as patches:
         for part, places in PARTS.items():
             for owner, name in places:
                 patches.enter_context(mock.patch.object(owner, name, clock.around(part, getattr(owner, name))))
-        patches.enter_context(mock.patch.object(CST, "_start", start))
-        patches.enter_context(mock.patch.object(CST, "_train", clock.around("everything else", CST._train)))
+        patches.enter_context(mock.patch.object(SobolevObjective, "start", start))
+        patches.enter_context(mock.patch.object(Run, "go", clock.around("everything else", Run.go)))
         model.fit(samples)
     clock.seconds.pop("validation", None)
     return clock.seconds

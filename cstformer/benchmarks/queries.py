@@ -11,7 +11,8 @@ import torch
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes, slope
 from cstformer.data.samples import Samples
 from cstformer.datasets.spirals import make_spirals, regular_indices
-from cstformer.models.cst import CST, TOKENS_PER_PASS
+from cstformer.models.cst import CST
+from cstformer.models.reader import TOKENS_PER_PASS
 from cstformer.system.memory import keep_freed_memory
 
 

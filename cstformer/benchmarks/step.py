@@ -18,15 +18,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cstformer.benchmarks.stopwatch import best_seconds, peak_megabytes
-from cstformer.data.batch import Batch, Context
+from cstformer.data.batch import Batch
 from cstformer.network import attention
-from cstformer.network.transformer import Architecture, ContinuousTransformer
-from cstformer.starts.curves import make_start
+from cstformer.network.architecture import Architecture
+from cstformer.network.transformer import ContinuousTransformer
+from cstformer.starts.kinds import unfitted_kind
 from cstformer.system.memory import keep_freed_memory
 from cstformer.taylor import series
 from cstformer.training import losses, sampling
-from cstformer.training.loop import generator_for
 from cstformer.training.objective import SobolevObjective
+from cstformer.training.schedule import generator_for
 from cstformer.training.settings import Settings, preset
 
 MU = 1e-6
@@ -65,14 +66,14 @@ def _cases(quick: bool) -> dict[str, dict[str, Any]]:
     return {"notebook": notebook, "default": default}
 
 
-def _curves(count: int, n: int = 10) -> Context:
+def _curves(count: int, n: int = 10) -> Batch:
     """Sample ``n`` points of smooth random curves in the plane."""
     rng = np.random.default_rng(0)
     t = np.linspace(0, 1, n)
     phase, speed = rng.uniform(0, 6, (2, count, 1))
     y = np.stack([np.sin(speed * t + phase), np.cos(speed * t - phase)], -1)
     coords = torch.as_tensor(np.broadcast_to(t[:, None], (count, n, 1)).copy(), dtype=torch.float32)
-    return Context(coords, torch.as_tensor(y, dtype=torch.float32), torch.ones(count, n, 2, dtype=torch.bool))
+    return Batch(coords, torch.as_tensor(y, dtype=torch.float32), torch.ones(count, n, 2, dtype=torch.bool))
 
 
 def model_of(settings: Settings) -> ContinuousTransformer:
@@ -82,15 +83,16 @@ def model_of(settings: Settings) -> ContinuousTransformer:
     return ContinuousTransformer(Architecture(d=1, c=2, **{name: getattr(settings, name) for name in names}))
 
 
-def _start(settings: Settings) -> Callable[[Context], Any]:
-    kind = "cubic" if settings.start == "smooth" else settings.start  # "smooth" would need a fitted kernel
-    return lambda context: make_start(kind, context.coords, context.values, context.observed)
+def _objective(network: ContinuousTransformer, settings: Settings, mu: float) -> SobolevObjective:
+    """The loss of curves; the start ``smooth`` would need a fitted kernel, ``cubic`` takes its place."""
+    start = "cubic" if settings.start == "smooth" else settings.start
+    return SobolevObjective(network, unfitted_kind(1, 2), dataclasses.replace(settings, start=start), 0.0, 0.0, mu)
 
 
 def taylor_step(settings: Settings, points: int = 10, compiles: bool = True) -> Callable[[], Tensor]:
     """Loss and gradient as training computes them; wide layers are compiled, as in a long run."""
-    network, batch = model_of(settings), Batch(_curves(settings.batch, points))
-    objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, MU if settings.order else 0.0)
+    network, batch = model_of(settings), _curves(settings.batch, points)
+    objective = _objective(network, settings, MU if settings.order else 0.0)
     compiled = compiles and settings.feedforward >= 1024  # what `compile="auto"` decides for long runs of these sizes
 
     def step() -> Tensor:
@@ -106,7 +108,7 @@ def taylor_step(settings: Settings, points: int = 10, compiles: bool = True) -> 
 def _nested_step(settings: Settings, pieces: int = 1) -> Callable[[], Tensor]:
     """The same loss by nested forward-mode autograd along a shift of the queries, computed in equal pieces."""
     network, points = model_of(settings), _curves(settings.batch)
-    objective = SobolevObjective(network, _start(settings), settings, 0.0, 0.0, 0.0)
+    objective = _objective(network, settings, 0.0)
 
     def step() -> Tensor:
         network.zero_grad()
@@ -114,13 +116,13 @@ def _nested_step(settings: Settings, pieces: int = 1) -> Callable[[], Tensor]:
         total = torch.zeros(())
         size = settings.batch // pieces
         for first in range(0, settings.batch, size):
-            some = slice(first, first + size)
-            sampled = _some(context, some), target[some], dummies[some]
+            some = torch.arange(first, first + size)
+            sampled = context[some], target[some], dummies[some]
             with (
                 mock.patch.object(attention, "_FUSE_FROM", 2**62),
                 mock.patch.object(F, "layer_norm", _textbook_layer_norm),
             ):
-                loss = _nested_loss(objective, _some(points, some), sampled, settings) / pieces
+                loss = _nested_loss(objective, points[some], sampled, settings) / pieces
             loss.backward()
             total += loss.detach()
         return total
@@ -128,23 +130,19 @@ def _nested_step(settings: Settings, pieces: int = 1) -> Callable[[], Tensor]:
     return step
 
 
-def _some(context: Context, index: slice) -> Context:
-    return Context(context.coords[index], context.values[index], context.observed[index])
-
-
-def _random_parts(objective: SobolevObjective, points: Context, generator) -> tuple[Context, Tensor, Tensor]:
+def _random_parts(objective: SobolevObjective, points: Batch, generator) -> tuple[Batch, Tensor, Tensor]:
     """Draw what `SobolevObjective.loss` draws, in the same order."""
     s = objective.settings
-    keep = sampling.hide_points(points.tokens, s.hide, generator)
-    context, target = objective._disturb(points, keep, generator)
-    low, high = sampling.box(points.coords, points.tokens)
+    keep = objective.disturbance.keep(points.exists, generator)
+    context, target = objective.disturb(points, keep, generator)
+    low, high = sampling.box(points.coords, points.exists)
     return context, target, sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
 
 
-def _nested_loss(objective: SobolevObjective, points: Context, sampled, settings: Settings) -> Tensor:
+def _nested_loss(objective: SobolevObjective, points: Batch, sampled, settings: Settings) -> Tensor:
     context, target, dummies = sampled
     network = objective.network
-    start = objective.starter(context)
+    start = objective.start(context)
     encoded = network.encode(context) if settings.pattern == "context" else None
 
     def answer(shift: Tensor) -> Tensor:

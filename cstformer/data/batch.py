@@ -1,58 +1,96 @@
-"""The batch that a network sees: points in the model's units."""
+"""The batch that a network sees: points of several samples as tensors in the model's units."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Context:
-    """Observed points of a batch, in the model's units: coordinates in [0,1]^d, standardised values.
+class Batch:
+    """Points of B samples in the model's units: coordinates in [0,1]^d, standardised values.
 
-    ``observed`` is per channel; a point with no observed channel is no token. ``guess`` is the start at these points,
-    for networks that want it (`ContinuousTransformer.prepare`).
+    Attributes
+    ----------
+    coords, values : (B, n, d) and (B, n, c)
+    observed : (B, n, c)
+        Per channel. A point with no observed channel is padding, not a token.
+    frame, patch : (B, n) integers, for the patches of frames only
+        Which frame of its sample and which patch of the frame a token is; see `FrameGrid`.
+    initial : (B, n, ·), optional
+        What the start says at these points, for networks that read it (`ContinuousTransformer.prepare`).
     """
 
     coords: Float[Tensor, "B n d"]
     values: Float[Tensor, "B n c"]
     observed: Bool[Tensor, "B n c"]
-    guess: Float[Tensor, "B n seen"] | None = None
+    frame: Int[Tensor, "B n"] | None = None
+    patch: Int[Tensor, "B n"] | None = None
+    initial: Float[Tensor, "B n seen"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def __getitem__(self, index: Tensor) -> Batch:
+        index = index.to(self.coords.device)
+        return self._map(lambda x: x[index])
+
+    @property
+    def exists(self) -> Bool[Tensor, "B n"]:
+        """True where a point is a token, False where it is padding."""
+        return self.observed.any(-1)
 
     @property
     def known(self) -> Float[Tensor, "B n c"]:
         """The values, with zeros where nothing was observed."""
         return self.values.masked_fill(~self.observed, 0)
 
-    @property
-    def tokens(self) -> Bool[Tensor, "B n"]:
-        """True where a token exists."""
-        return self.observed.any(-1)
+    def replace(self, **changes: Tensor) -> Batch:
+        """Return the same batch with other tensors."""
+        return dataclasses.replace(self, **changes)
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Batch:
+        """Numbers in this format, everything on this device."""
+        return self._map(lambda x: x.to(device, dtype if x.is_floating_point() else x.dtype))
+
+    def pick(self, index: Int[Tensor, "B m"]) -> Batch:
+        """Choose points of each sample."""
+        return self._map(lambda x: x.gather(1, _widen(index, x).expand(*index.shape, *x.shape[2:])))
+
+    def padded(self, count: int) -> Batch:
+        """Append ``count`` points that do not exist."""
+        return self._map(lambda x: torch.cat([x, x.new_zeros((len(x), count, *x.shape[2:]))], 1))
+
+    def shuffle(self, samples: Tensor) -> None:
+        """Data in memory have no order of their own: any shuffle of an epoch will do."""
+
+    def fingerprint(self, seed: int) -> str:
+        """Hash all numbers: a resumed training must meet the same ones."""
+        digest = hashlib.sha256()
+        for x in (self.coords, self.values, self.observed):
+            digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
+        return digest.hexdigest()
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Batch(**{name: x if x is None else change(x) for name, x in tensors.items()})  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Samples in the model's units: coordinates in [0,1]^d, standardised values.
+def _widen(x: Tensor, like: Tensor) -> Tensor:
+    """Append axes of size 1 until ``x`` has as many axes as ``like``."""
+    return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
 
-    ``groups`` (N, n), if present, numbers the points that are hidden together (the patches of a frame).
-    """
 
-    points: Context
-    groups: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.points.coords)
-
-    def __getitem__(self, index: Tensor) -> Batch:
-        p = self.points
-        index = index.to(p.coords.device)
-        groups = None if self.groups is None else self.groups[index]
-        return Batch(Context(p.coords[index], p.values[index], p.observed[index]), groups)
+def as_batches(count: int, size: int) -> list[Tensor]:
+    """Sample numbers 0..count−1 in runs of at most ``size``."""
+    return list(torch.arange(count).split(max(1, size)))
 
 
 def split_samples(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -65,11 +103,3 @@ def split_samples(count: int, fraction: float, seed: int) -> tuple[Tensor, Tenso
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = max(1, round(fraction * count)) if count >= 5 and fraction > 0 else 0
     return (shuffled[held:], shuffled[:held]) if held else (shuffled, shuffled)
-
-
-def fingerprint(data: Batch) -> str:
-    """Hash all numbers of a data set: a resumed training must meet the same ones."""
-    digest = hashlib.sha256()
-    for x in (data.points.coords, data.points.values, data.points.observed):
-        digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
-    return digest.hexdigest()

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from cstformer.data.patches import PatchLayout
-from cstformer.data.samples import Samples, as_floats
-from cstformer.data.units import Scaling
+from cstformer.data.arrays import as_floats
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 
 
@@ -39,14 +38,14 @@ def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray
             f"context has {context.d} coordinate axes and {context.c} channels; the model was fitted with {d} and {c}"
         )
     x = as_floats("at", at.coords if isinstance(at, Samples) else at)
-    given = x.shape
+    shape = x.shape
     if x.ndim == 1 and d == 1:
         x = x[:, None]
     if x.ndim == 2:
         x = np.broadcast_to(x, (len(context), *x.shape))
     if x.ndim != 3 or x.shape[0] != len(context) or x.shape[2] != d or x.shape[1] == 0:
         raise CSTError(
-            f"at has shape {given}; give (m, {d}) or ({len(context)}, m, {d}) with m ≥ 1, "
+            f"at has shape {shape}; give (m, {d}) or ({len(context)}, m, {d}) with m ≥ 1, "
             f"one row of coordinates per query"
         )
     if not np.isfinite(x).all():
@@ -54,17 +53,8 @@ def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray
     return x
 
 
-def warn_outside(
-    queries: np.ndarray,
-    scaling: Scaling,
-    coord_names: list[str],
-    layout: PatchLayout | None = None,
-    stacklevel: int = 3,
-) -> None:
-    """Say so when queries lie outside the training domain; a periodic frame has no outside."""
-    scaled = scaling.coords(queries)
-    if layout is not None and layout.periodic:
-        scaled = scaled[..., :1]
+def warn_outside(scaled: Float[np.ndarray, "N m d"], coord_names: list[str], stacklevel: int = 3) -> None:
+    """Warn when queries, in the model's units, lie outside the training domain [0,1]^d."""
     outside = np.maximum(-scaled, scaled - 1).max((0, 1))
     if (outside > 1e-6).any():
         axis = int(outside.argmax())

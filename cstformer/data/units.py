@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cstformer.data.batch import Batch, Context
+from cstformer.data.batch import Batch
 from cstformer.data.samples import Samples
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Box of the training coordinates, mean and sd of the training values; arrays of shape (d,) and (c,)."""
+    """Box of the training coordinates, mean and standard deviation of the training values.
+
+    Attributes
+    ----------
+    low, span : (d,)
+    mean, sd : (c,)
+    """
 
     low: np.ndarray
     span: np.ndarray
@@ -23,25 +30,37 @@ class Scaling:
     sd: np.ndarray
 
     @classmethod
-    def of(cls, samples: Samples) -> Scaling:
-        """From the observed points; an axis or channel that never changes keeps its unit."""
+    def of(cls, samples: Samples, pooled: int | None = None) -> Scaling:
+        """Measure the observed points; an axis or channel that never changes keeps its unit.
+
+        ``pooled``, for patches of frames, is the number of image channels: all pixels of a patch then share one mean
+        and one standard deviation per image channel.
+        """
+
+        def total(x: np.ndarray) -> np.ndarray:
+            x = x.sum((0, 1))  # (c,)
+            return x if pooled is None else np.tile(x.reshape(-1, pooled).sum(0), len(x) // pooled)
+
         points = samples.coords[samples.point_observed]
         low, span = points.min(0), np.ptp(points, axis=0)
-        count = np.maximum(samples.observed.sum((0, 1)), 1)
-        total = np.where(samples.observed, samples.values, 0.0).sum((0, 1))
-        if samples.layout is not None:  # the pixels of a patch share one mean and one sd per image channel
-            count, total = _per_image_channel(count, samples), _per_image_channel(total, samples)
-        mean = total / count
-        square = np.where(samples.observed, (samples.values - mean) ** 2, 0.0).sum((0, 1))
-        if samples.layout is not None:
-            square = _per_image_channel(square, samples)
-        sd = np.sqrt(square / count)
-        tiny = 1e-12 * np.maximum(np.abs(mean), 1e-300)
+        count = total(samples.observed)
+        count = np.maximum(count, 1)
+        mean = total(np.where(samples.observed, samples.values, 0.0)) / count
+        sd = np.sqrt(total(np.where(samples.observed, (samples.values - mean) ** 2, 0.0)) / count)
+        tiny = 1e-12 * np.maximum(np.abs(mean), 1e-300)  # a spread at the rounding error of the mean is no spread
         return cls(low, np.where(span > 0, span, 1.0), mean, np.where(sd > tiny, sd, 1.0))
 
     def coords(self, x: np.ndarray) -> np.ndarray:
         """Coordinates in the model's units."""
         return (x - self.low) / self.span
+
+    def user_coords(self, x: np.ndarray) -> np.ndarray:
+        """Coordinates in the user's units from those in the model's."""
+        return x * self.span + self.low
+
+    def standardised(self, y: np.ndarray) -> np.ndarray:
+        """Values in the model's units."""
+        return (y - self.mean) / self.sd
 
     def values(self, y: np.ndarray) -> np.ndarray:
         """Values in the user's units from standardised ones."""
@@ -54,21 +73,19 @@ class Scaling:
         return y * self.sd / np.prod(self.span ** np.array(index))
 
     def batch(self, samples: Samples, dtype: torch.dtype, device: torch.device) -> Batch:
-        """Turn samples into tensors in the model's units; points that are no tokens are zero."""
-        tokens = samples.point_observed[..., None]
-        coords = np.where(tokens, self.coords(samples.coords), 0.0)
-        values = np.where(samples.observed, (samples.values - self.mean) / self.sd, 0.0)
-        groups = None
-        if samples.layout is not None:
-            groups = torch.as_tensor(_time_ranks(samples), device=device)
+        """Turn samples into tensors in the model's units; padding is zero."""
+        coords = np.where(samples.point_observed[..., None], self.coords(samples.coords), 0.0)
+        values = np.where(samples.observed, self.standardised(samples.values), 0.0)
         return Batch(
-            Context(
-                torch.as_tensor(coords, dtype=dtype, device=device),
-                torch.as_tensor(values, dtype=dtype, device=device),
-                torch.as_tensor(samples.observed, device=device),
-            ),
-            groups,
+            torch.as_tensor(coords, dtype=dtype, device=device),
+            torch.as_tensor(values, dtype=dtype, device=device),
+            torch.as_tensor(samples.observed, device=device),
         )
+
+    def in_user_units(self, change: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply ``change``, a function of values in the user's units, to standardised values (…, channels)."""
+        mean, sd = (torch.as_tensor(a[: x.shape[-1]]).to(x) for a in (self.mean, self.sd))
+        return (change(x * sd + mean) - mean) / sd
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -78,22 +95,3 @@ class Scaling:
     def from_description(cls, d: dict[str, Any]) -> Scaling:
         """From JSON."""
         return cls(*(np.asarray(d[k], dtype=float) for k in ("low", "span", "mean", "sd")))
-
-
-def _per_image_channel(x: np.ndarray, samples: Samples) -> np.ndarray:
-    """Sum over the pixels of a patch, repeated for each of them: (c,) → (c,)."""
-    channels = samples.layout.channels  # type: ignore[union-attr]
-    return np.tile(x.reshape(-1, channels).sum(0), len(x) // channels)
-
-
-def _time_ranks(samples: Samples) -> np.ndarray:
-    """(N, n) integers: the rank of each token's time among the distinct times of its sample."""
-    ranks = np.zeros(samples.point_observed.shape, dtype=np.int64)
-    for i, (t, exists) in enumerate(zip(samples.coords[..., 0], samples.point_observed, strict=True)):
-        ranks[i, exists] = np.unique(t[exists], return_inverse=True)[1]
-    return ranks
-
-
-def as_batches(count: int, size: int) -> list[Tensor]:
-    """Sample numbers 0..count−1 in runs of at most ``size``."""
-    return list(torch.arange(count).split(max(1, size)))

@@ -15,7 +15,6 @@ from cstformer.errors import CSTError
 from cstformer.explorer import plots
 from cstformer.explorer.curves import POINTS, Disturbance, as_samples, curves, disturbed, kept, per, time_range, unit_of
 from cstformer.explorer.query import chosen, number, numbers
-from cstformer.explorer.reader import Reader
 from cstformer.explorer.widgets import WIDE, html
 from cstformer.models.cst import CST
 from cstformer.report.style import COLOURS
@@ -30,7 +29,7 @@ class CurveView:
         self.model, self.sample = model, sample
         self.clicked = frozenset(int(i) for i in numbers(query, "without"))
         self.seed = int(number(query, "draw", 0, 0, 10**6))
-        self.reader = Reader(model, sample)
+        self.reader = model.reader(sample)
         low, high = time_range(self.reader)
         self.times = np.linspace(low, high, POINTS)
         self._unit = unit_of(sample, sample.coord_names[0])
@@ -140,7 +139,7 @@ class CurveView:
         """Encode the disturbed sample and draw everything again."""
         self.keep = kept(self.sample, self.disturbance)
         self.seen = disturbed(self.sample, self.disturbance, self.model.scaling_.sd)
-        self.reader = Reader(self.model, self.seen)
+        self.reader = self.model.reader(self.seen)
         self.found = curves(self.reader, self.times)
         self.draw()
 
@@ -176,7 +175,7 @@ class CurveView:
     def move(self) -> None:
         """Query the model at the time of the slider."""
         t = self.time.value
-        at = np.stack(self.reader.partials(np.array([[t]]), ((0,), (1,), (2,))))[:, 0]  # (3, c)
+        at = np.concatenate(self.reader.partials(np.array([[t]]), ((0,), (1,), (2,))))[:, 0]  # (3, c)
         k = self.sample.value_names.index(self.channel.value)
         now: dict[str, Any] = {"t": [t], "u": [at[0, 0]], "v": [at[0, min(1, self.sample.c - 1)]]}
         self.now.data = now | {f"y{j}": [at[j, k]] for j in range(3)}

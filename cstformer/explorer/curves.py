@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.explorer.reader import Reader
+from cstformer.models.reader import Reader
 
 POINTS = 401  # times at which a curve is drawn
 ORDERS = ((0,), (1,), (2,))
@@ -61,7 +61,7 @@ def kept(sample: Samples, how: Disturbance) -> np.ndarray:
 
 def curves(reader: Reader, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.ndarray, "3 m c"]]:
     """Value, first and second derivative at these times of CST, linear interpolation and the cubic spline."""
-    cst = np.stack(reader.partials(at[:, None], ORDERS))
+    cst = np.concatenate(reader.partials(at[:, None], ORDERS))
     return {"CST": cst, **interpolants(reader.context, at)}
 
 

@@ -15,7 +15,6 @@ from cstformer.explorer.curves import per, time_range, unit_of
 from cstformer.explorer.exhibits import Stimulus
 from cstformer.explorer.pictures import AttentionPlot, PicturePlot, TracePlot
 from cstformer.explorer.query import chosen, number, switch
-from cstformer.explorer.reader import Reader
 from cstformer.explorer.widgets import WIDE, after, html
 from cstformer.models.cst import CST
 
@@ -37,7 +36,7 @@ class FieldView:
         stimulus: Stimulus | None = None,
     ):
         self.model, self.film = model, fields.Film(sample)
-        self.reader = Reader(model, sample)
+        self.reader = model.reader(sample)
         self.low, self.high = time_range(self.reader)
         self.layout = self.film.layout
         self._unit = unit_of(sample, sample.coord_names[0])

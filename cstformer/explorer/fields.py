@@ -13,7 +13,7 @@ from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import samples_to_frames
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.explorer.reader import Reader
+from cstformer.models.reader import Reader
 from cstformer.taylor.wave_speed import FLAT as FLAT
 from cstformer.taylor.wave_speed import wave_velocity as wave_velocity
 
@@ -65,7 +65,8 @@ def pictures(
     layout = reader.model.layout_
     assert layout is not None
     overlap = min(overlap, *layout.patch)
-    return fine_frames(lambda at: np.stack(reader.partials(at, wanted)), layout, [t], zoom=zoom, overlap=overlap)[:, 0]
+    ask = lambda at: np.concatenate(reader.partials(at, wanted))  # noqa: E731
+    return fine_frames(ask, layout, [t], zoom=zoom, overlap=overlap)[:, 0]
 
 
 def arrows(velocity: Float[np.ndarray, "2 h w"], zoom: int, count: int = 16) -> dict[str, Float[np.ndarray, " arrows"]]:
@@ -103,7 +104,7 @@ def attention_frames(
     layer : index of the layer; by default the mean of all layers
     """
     film = Film(reader.context)
-    maps = reader.attention(np.array([place]))[:, :, 0].mean(1)  # (layers, n)
+    maps = reader.attention(np.array([place]))[0, :, :, 0].mean(1)  # (layers, n)
     share = maps.mean(0) if layer is None else maps[layer]
     real = reader.context.point_observed[0]
     coords, rows, cols = reader.context.coords[0, real], *film.layout.grid
@@ -135,7 +136,7 @@ def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray,
     cell, inside = np.divmod(pixel, layout.patch)
     centre = cell * layout.patch + (np.array(layout.patch) - 1) / 2
     at = np.column_stack([times, np.tile(centre, (len(times), 1))])
-    values = reader.partials(at, (VALUE,))[0]
+    values = reader.partials(at, (VALUE,))[0][0]
     return values.reshape(len(times), *layout.patch, layout.channels)[:, inside[0], inside[1]]
 
 

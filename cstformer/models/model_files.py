@@ -14,10 +14,31 @@ from cstformer.system.atomic import atomic_path
 from cstformer.system.tensor_files import read_tensors, write_tensors
 from cstformer.system.versions import versions
 
-FORMAT = 1
+FORMAT = 2
 """Version of the model directory; raised when an older reader could not understand a newer directory."""
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+
+
+# Format 1, of version 0.1.0: parts of the transformer had other names, and the Transformers of the paper had settings
+# that nothing read.
+_TRANSFORMERS = ("CST", "BertTransformer", "TransformerLinear", "TransformerSpline")
+_RENAMED = {"rest.": "residual.", "decode.": "readout.decode.", "skip.": "readout.skip.", "gate.": "readout.gate."}
+_UNREAD = ("nearness", "devices", "nodes", "strategy")
+
+
+def from_format_1(tensors: dict[str, Tensor], description: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Convert what version 0.1.0 wrote."""
+    if description["kind"] not in _TRANSFORMERS:
+        return tensors, description
+    names = {
+        name: next((new + name[len(old) :] for old, new in _RENAMED.items() if name.startswith(old)), name)
+        for name in tensors
+    }
+    settings = description.get("settings")
+    if description["kind"] != "CST" and isinstance(settings, dict):
+        settings = {k: v for k, v in settings.items() if k not in _UNREAD}
+    return {names[name]: x for name, x in tensors.items()}, description | {"settings": settings}
 
 
 def save_model(folder: str | os.PathLike[str], tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
@@ -68,4 +89,4 @@ def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if found != kind:
         raise CSTError(f"{folder} holds a {found!r} model, not {kind!r}")
     tensors, _ = read_tensors(folder / WEIGHTS)
-    return tensors, description
+    return (tensors, description) if format_ == FORMAT else from_format_1(tensors, description)

@@ -10,7 +10,6 @@ once per batch. Coordinates live in [0,1]^d and values are standardised.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -48,11 +47,3 @@ def _norm_power(x: Tensor, p: float) -> Tensor:
     if math.isinf(p):
         return sharing.maximum(x.abs())
     return sharing.mean(x.square() if p == 2 else x.abs().pow(p))
-
-
-def sobolev_loss(
-    y: Tensor, data: Tensor, observed: Tensor, dummy: Series, plan: DerivativePlan, settings: Sequence[float]
-) -> Tensor:
-    """The whole loss; ``settings`` is (p, μ, root)."""
-    p, mu, root = settings
-    return combine(data_term(y, data, observed, p), sobolev_term(dummy, plan, p), mu, p, bool(root))

@@ -1,29 +1,26 @@
-"""One training step of CST: hide and disturb points, seat the queries, let them read, compare."""
+"""One training step of CST: hide and disturb points, start the queries, let them read, compare."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
 
-from cstformer.data.batch import Batch, Context
+from cstformer.data.batch import Batch
 from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.curves import Start
+from cstformer.starts.kind import Corruption, DataKind
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.training import losses, sampling
+from cstformer.training.disturbance import Disturbance, hide_for_validation
 from cstformer.training.settings import Settings
 from cstformer.training.sharing import draw
 
-Starter = Callable[[Context], Start]
-Mover = Callable[[Context, Tensor, Generator], tuple[Context, Tensor]]
-Cleaner = Callable[[Context, Tensor], Tensor]
-Giver = Callable[[Context, Generator], Tensor]
 TOKENS_PER_STEP = 2**12  # context tokens of one training step: large samples come in smaller batches
 MAX_QUERIES = 128  # real points of a sample that a training step asks about
-HIDDEN_FIRST = 4  # how many times as likely it asks about a patch of a hidden frame
+HIDDEN_FIRST = 4  # how many times as likely a step asks about a patch of a hidden frame as of a visible one
 
 
 class SobolevObjective:
@@ -32,7 +29,8 @@ class SobolevObjective:
     Parameters
     ----------
     network : ContinuousTransformer
-    starter : callable from a `Context` to its start
+    kind : DataKind
+        Gives the start of a context, and what differs between points and frames.
     settings : Settings
     noise : float
         Standard deviation of the noise put on context values, in standardised units.
@@ -40,97 +38,93 @@ class SobolevObjective:
         Estimated noise already in the data, same units.
     mu : float
         Weight of the Sobolev term.
-    mover : callable, optional
-        From points, their targets and a generator to other points of the same groups, asked for in every second step.
-    cleaner : callable, optional
-        From points and their targets to targets with less noise of the same mean; for the squared loss alone.
-    giver : callable, optional
-        From points and a generator to the values that are given of them, drawn anew in every step; the points' own
-        values are then the targets, and ``noise`` is not used.
+    corruption : callable, optional
+        Draws what the model is given of a batch, anew in every step and in the place of noise. The batch itself is
+        then the target.
     """
 
     def __init__(
         self,
         network: ContinuousTransformer,
-        starter: Starter,
+        kind: DataKind,
         settings: Settings,
         noise: float,
         data_noise: float,
         mu: float,
-        mover: Mover | None = None,
-        cleaner: Cleaner | None = None,
-        giver: Giver | None = None,
+        corruption: Corruption | None = None,
     ):
-        self.giver = giver
-        self.mover, self.cleaner = mover, cleaner if settings.p == 2 else None
-        self.network, self.starter, self.settings = network, starter, settings
-        self.noise, self.data_noise, self.mu = noise, data_noise, mu
+        self.network, self.kind, self.settings = network, kind, settings
+        self.mu, self.corruption = mu, corruption
+        noise = 0.0 if corruption is not None else noise
+        self.disturbance = Disturbance(settings.hide, noise, data_noise, independent=settings.p == 2)
+        self.cleans = corruption is None and settings.p == 2  # denoised targets keep the mean, not other moments
+        self.shifts = kind.shifts and settings.pattern == "context"
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
         self.plan = plan(network.architecture.d, indices)
 
     def loss(self, batch: Batch, generator: Generator) -> Tensor:
         """Loss of a training step; everything random comes from ``generator``."""
-        s, points = self.settings, batch.points
-        keep = sampling.hide_points(points.tokens, s.hide, generator, batch.groups)
-        context, target = self._disturb(points, keep, generator)
-        if self.cleaner is not None:
-            target = self.cleaner(points, target)
-        low, high = sampling.box(points.coords, points.tokens)
+        s = self.settings
+        keep = self.disturbance.keep(batch.exists, generator, batch.frame)
+        context, target = self.disturb(batch, keep, generator)
+        if self.cleans:
+            target = self.kind.clean(batch, target)
+        low, high = sampling.box(batch.coords, batch.exists)
         dummies = sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
-        if self.mover is not None and int(torch.randint(2, (), generator=generator)) == 0:
-            points, target = self.mover(points, target, generator)
-        if points.tokens.shape[1] > MAX_QUERIES and self.network.architecture.pattern == "context":
-            # Queries do not read each other: of large samples a few random points are enough a step.
-            some = draw(torch.rand, points.tokens.shape, generator).to(keep.device)
-            if batch.groups is not None:
-                some = torch.where(keep, some, some / HIDDEN_FIRST)
-            some = some.masked_fill(~points.tokens, 2).argsort(1)[:, :MAX_QUERIES]
-            take = lambda x: x.gather(1, some[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
-            points = Context(take(points.coords), take(points.values), take(points.observed))
-            target, keep = take(target), keep.gather(1, some)
+        points = batch
+        if self.shifts and int(torch.randint(2, (), generator=generator)) == 0:
+            points, target = self.kind.shift(batch, target, generator)
+        if points.coords.shape[1] > MAX_QUERIES and s.pattern == "context":
+            some = self._some_queries(points.exists, keep, batch.frame is not None, generator)
+            points, keep = points.pick(some), keep.gather(1, some)
+            target = target.gather(1, some[..., None].expand(-1, -1, target.shape[-1]))
         every = self._every()
         order = self.plan.order if every == 1 or int(torch.randint(every, (), generator=generator)) == 0 else 0
-        at_real, at_dummies = self._answers(context, points, keep, dummies, order)
-        return self._combine(at_real, target, points.observed, at_dummies, every * self.mu)
+        at_real, at_dummies = self.answers(context, points, keep, dummies, order)
+        return self.combine(at_real, target, points.observed, at_dummies, every * self.mu)
+
+    def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
+        """The context of a step, and the targets of all real points."""
+        if self.corruption is not None:
+            values, target = self.kind.corrupt(batch, self.corruption, generator), batch.values
+        else:
+            values, target = self.disturbance.add_noise(batch.values, keep, generator)
+        coords = batch.coords
+        if self.settings.coord_noise > 0:
+            coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)
+        return batch.replace(coords=coords, values=values, observed=batch.observed & keep[..., None]), target
+
+    def _some_queries(self, exists: Tensor, keep: Tensor, frames: bool, generator: Generator) -> Tensor:
+        """Points (B, `MAX_QUERIES`) that a step asks about; queries do not read each other, so a few are enough."""
+        scores = draw(torch.rand, exists.shape, generator).to(keep.device)
+        if frames:
+            scores = torch.where(keep, scores, scores / HIDDEN_FIRST)
+        return scores.masked_fill(~exists, 2).argsort(1)[:, :MAX_QUERIES]
 
     def _every(self) -> int:
         """How rarely the Sobolev term is computed; a root or a maximum would not average to the same loss."""
         s = self.settings
         return 1 if s.root or math.isinf(s.p) or self.plan.order == 0 else s.sobolev_every
 
-    def _combine(
+    def combine(
         self, at_real: Tensor, target: Tensor, observed: Tensor, at_dummies: series.Series | None, mu: float
     ) -> Tensor:
+        """Data term at real points plus μ times the Sobolev term at dummy points."""
         s = self.settings
         data = losses.data_term(at_real, target, observed, s.p)
         sobolev = data.new_zeros(()) if at_dummies is None else losses.sobolev_term(at_dummies, self.plan, s.p)
         return losses.combine(data, sobolev, mu, s.p, s.root)
 
-    def _disturb(self, points: Context, keep: Tensor, generator: Generator) -> tuple[Context, Tensor]:
-        """Context with noise on it, and the targets of all real points.
+    def start(self, context: Batch) -> Start:
+        """The start of the queries of a context."""
+        with torch.no_grad():
+            return self.kind.start(self.settings.start, context)
 
-        A visible point's target carries the *opposite* noise, scaled so that the errors of input and target are
-        independent (recorrupted-to-recorrupted, Pang et al. 2021): without it the model would learn to copy the
-        noise of the data. Only the squared loss allows this.
-        """
-        values, coords, target = points.values, points.coords, points.values
-        if self.giver is not None:
-            values = self.giver(points, generator)
-        elif self.noise > 0:
-            noise = self.noise * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
-            values = values + noise
-            if self.settings.p == 2 and self.data_noise > 0:
-                ratio = (self.data_noise / self.noise) ** 2
-                target = target - torch.where(keep[..., None], ratio * noise, torch.zeros_like(noise))
-        if self.settings.coord_noise > 0:
-            coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)
-        return Context(coords, values, points.observed & keep[..., None]), target
-
-    def _answers(
-        self, context: Context, points: Context, keep: Tensor, dummies: Tensor, order: int
+    def answers(
+        self, context: Batch, points: Batch, keep: Tensor, dummies: Tensor, order: int
     ) -> tuple[Tensor, series.Series | None]:
         """The model at all real points (B, n, c), and its series to this order at the dummy points, if not 0."""
-        network, start = self.network, self.starter(context)
+        network, start = self.network, self.start(context)
         context = network.prepare(context, start)
         real = series.constant(points.coords)
         dummy = series.straight_line(dummies, self.plan.directions, order)
@@ -139,11 +133,11 @@ class SobolevObjective:
             at_real = network.read(encoded, real, start(real)).value
             return at_real, network.read(encoded, dummy, start(dummy)) if order else None
         # joint: hidden points are queries beside the dummy points; visible ones answer for themselves.
-        if bool((keep == points.tokens).all()):
+        if bool((keep == points.exists).all()):
             at_context, at_dummies = network(context, dummy, start(dummy))
             return at_context, at_dummies if order else None
         queries = series.concatenate([real, dummy], 1)
-        exists = torch.cat([points.tokens & ~keep, keep.new_ones(dummies.shape[:2])], 1)
+        exists = torch.cat([points.exists & ~keep, keep.new_ones(dummies.shape[:2])], 1)
         at_context, at_queries = network(context, queries, start(queries), exists=exists)
         n = keep.shape[1]
         at_real = torch.where(keep[..., None], at_context, at_queries.value[:, :n])
@@ -153,43 +147,32 @@ class SobolevObjective:
 class Validation:
     """A fixed validation set: which points are hidden and where the dummy points fall never changes.
 
-    The score is the data term at hidden real points, without any added noise, plus μ times the Sobolev term. Where
-    nothing is hidden (``hide`` = 0, the paper's training), all real points count. What is given of them, if that is
-    drawn, is drawn once.
+    The score is the data term at hidden real points, without added noise, plus μ times the Sobolev term. Where nothing
+    is hidden (``hide`` = 0, the paper's training), all real points count. A corruption is drawn once.
     """
 
     def __init__(self, objective: SobolevObjective, batch: Batch, seed: int, patterns: int = 1, hide: float = 0.5):
         self.objective = objective
         generator = torch.Generator().manual_seed(seed)
-        index = torch.arange(len(batch)).repeat(patterns)
-        self.batch = batch[index]
-        points = self.batch.points
-        # At least one point is hidden wherever a sample has three or more.
-        keep = points.tokens
-        for _ in range(20):
-            drawn = sampling.hide_points(points.tokens, hide, generator, self.batch.groups)
-            untouched = (keep == points.tokens).all(1, keepdim=True)
-            keep = torch.where(untouched, drawn, keep)
-        self.keep = keep
-        low, high = sampling.box(points.coords, points.tokens)
+        self.batch = batch = batch[torch.arange(len(batch)).repeat(patterns)]
+        self.keep = hide_for_validation(batch.exists, hide, generator, batch.frame)
+        low, high = sampling.box(batch.coords, batch.exists)
         self.dummies = sampling.dummy_coords("regular", low, high, max(1, objective.settings.dummies))
-        self.given = points.values if objective.giver is None else objective.giver(points, generator)
+        self.given = batch.values
+        if objective.corruption is not None:
+            self.given = objective.kind.corrupt(batch, objective.corruption, generator)
 
     @torch.no_grad()
     def score(self) -> float:
         """Validation loss of the network as it is now."""
-        o, total, weight = self.objective, 0.0, 0
-        size = max(1, 4 * o.settings.batch)
-        for first in range(0, len(self.batch), size):
-            index = torch.arange(first, min(first + size, len(self.batch)))
-            part, keep = self.batch[index], self.keep[index.to(self.keep.device)]
-            points = part.points
-            given = self.given[index.to(keep.device)]
-            context = Context(points.coords, given, points.observed & keep[..., None])
-            at_real, at_dummies = o._answers(context, points, keep, self.dummies[index.to(keep.device)], o.plan.order)
+        o, total = self.objective, 0.0
+        for index in torch.arange(len(self.batch)).split(max(1, 4 * o.settings.batch)):
+            place = index.to(self.keep.device)
+            points, keep = self.batch[index], self.keep[place]
+            context = points.replace(values=self.given[place], observed=points.observed & keep[..., None])
+            at_real, at_dummies = o.answers(context, points, keep, self.dummies[place], o.plan.order)
             hidden = points.observed & ~keep[..., None]
             if not bool(hidden.any()):
                 hidden = points.observed
-            total += float(o._combine(at_real, points.values, hidden, at_dummies, o.mu)) * len(index)
-            weight += len(index)
-        return total / weight
+            total += float(o.combine(at_real, points.values, hidden, at_dummies, o.mu)) * len(index)
+        return total / len(self.batch)

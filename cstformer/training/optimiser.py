@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cstformer.training.settings import Settings
-
 MOMENTUM = 0.95
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan (2024): brings singular values from (0, 1] near 1 in five rounds
 
 
-def make_optimiser(network: nn.Module, settings: Settings, fused: bool = True) -> torch.optim.AdamW:
-    """Optimiser of a network, as set; Muon is for networks with ``blocks`` of linear layers."""
-    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": fused}
-    if settings.optimiser != "muon":
+def make_optimiser(
+    network: nn.Module, name: str, learning_rate: float, weight_decay: float, fused: bool = True
+) -> torch.optim.AdamW:
+    """Optimiser of a network; ``muon`` is for networks with ``blocks`` of linear layers."""
+    options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay, "fused": fused}
+    if name != "muon":
         return torch.optim.AdamW(network.parameters(), **options)
     modules = network.named_modules()
     matrices = [m.weight for name, m in modules if name.startswith("blocks.") and isinstance(m, nn.Linear)]

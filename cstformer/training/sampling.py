@@ -1,4 +1,4 @@
-"""Random choices of a training step, all drawn from one generator and vectorised over the batch."""
+"""Where the dummy points of a training step fall: drawn from one generator, vectorised over the batch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import torch
 from torch import Generator, Tensor
 
 from cstformer.training.sharing import draw
-
-DUMMY_LAWS = ("uniform", "stratified", "regular")
 
 
 def dummy_coords(law: str, low: Tensor, high: Tensor, count: int, generator: Generator | None = None) -> Tensor:
@@ -53,42 +51,8 @@ def _regular_points(count: int, d: int) -> Tensor:
     return (0.5 + torch.arange(1, count + 1, dtype=torch.float64)[:, None] * steps) % 1
 
 
-def hide_points(
-    tokens: Tensor, largest: float, generator: Generator | None = None, groups: Tensor | None = None
-) -> Tensor:
-    """Which points stay visible: each sample hides a random share of its points, between none and ``largest``.
-
-    The share is rounded to whole points, and two points always stay. ``groups`` (B, n), integers that increase with
-    time, hides points together (all patches of a frame), at least one group; the first and the last group stay, because
-    frames are asked for between given ones.
-
-    Returns
-    -------
-    Tensor (B, n) of bool
-        True where a point exists and stays visible.
-    """
-    batch, n = tokens.shape
-    share = draw(torch.rand, (batch, 1), generator).to(tokens.device) * largest
-    scores = draw(torch.rand, (batch, n), generator).to(tokens.device)
-    exists = tokens
-    if groups is not None:
-        exists = torch.zeros_like(tokens).scatter_reduce(1, groups, tokens, "amax")
-        before, after = exists.cumsum(1), exists.flip(1).cumsum(1).flip(1)
-        scores = scores.masked_fill((before == 1) | (after == 1), 1.5)  # the ends come last, and two always stay
-    count = exists.sum(1, keepdim=True)
-    hidden = (share * count).round()
-    if groups is not None and largest > 0:
-        hidden = hidden.clamp_min(1)
-    hidden = torch.minimum(hidden, (count - 2).clamp_min(0))
-    rank = scores.masked_fill(~exists, 2.0).argsort(1).argsort(1)
-    keep = rank >= hidden
-    if groups is not None:
-        keep = keep.gather(1, groups)
-    return keep & tokens
-
-
-def box(coords: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def box(coords: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest observed coordinate of each sample: two tensors (B, d)."""
     far = torch.finfo(coords.dtype).max
-    absent = ~tokens[..., None]
+    absent = ~exists[..., None]
     return coords.masked_fill(absent, far).amin(1), coords.masked_fill(absent, -far).amax(1)

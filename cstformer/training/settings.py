@@ -1,10 +1,15 @@
-"""Every setting of CST, its default, its meaning and its allowed values."""
+"""Every setting: its default, its meaning and its allowed values, in groups that models join.
+
+A model is a dataclass that inherits the groups it uses and adds settings of its own. This module must stay light: `cst
+fit --help` imports it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +28,9 @@ def setting(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Settings:
-    """Flat settings of `CST`; each field's meaning is in its metadata and in ``cst fit --help``."""
+class NetworkSettings:
+    """A transformer on (coordinate, value) tokens."""
 
-    # The network
     width: int = setting(64, "features of a token; a multiple of heads", low=1)
     layers: int = setting(4, "transformer blocks", low=1)
     heads: int = setting(4, "attention heads", low=1)
@@ -34,25 +38,44 @@ class Settings:
     pattern: str = setting("context", "who reads whom: context (ours) or joint (the paper's)", ("context", "joint"))
     attention_kind: str = setting("exact", "exact, or nystrom: linear in the number of tokens", ("exact", "nystrom"))
     landmarks: int = setting(32, "landmarks of Nyström attention", low=1)
-    projections: int = setting(1, "linear maps after attention; the published Nyström class has 2", low=1, high=2)
+    projections: int = setting(1, "linear maps after attention; the published Nyström code has 2", low=1, high=2)
     norm: str = setting("pre", "LayerNorm before (pre) or after (post, the paper's) each step", ("pre", "post"))
     encoding: str = setting("fourier", "coordinate encoding; linear is the paper's", ("fourier", "linear"))
     features: int = setting(32, "Fourier features", low=1)
     frequency: float = setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
     readout: str = setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
+    dropout: float = setting(0.0, "dropout of token features in training", low=0, high=0.99)
+    optimiser: str = setting(
+        "auto",
+        "muon: orthogonalised steps for the matrices of the blocks; auto: muon for frames, adamw for points",
+        ("auto", "adamw", "muon"),
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TokenSettings:
+    """What the tokens of CST hold before they read each other."""
+
     nearness: str = setting(
         "auto",
-        "whether heads look near places: a learned Gaussian of the distance in every logit; auto: for frames",
+        "add a learned Gaussian of the distance to every attention logit; auto: for frames",
         ("auto", "always", "never"),
     )
-    dropout: float = setting(0.0, "dropout on token features while training", low=0, high=0.99)
     start: str = setting(
         "smooth",
-        "the value first put on a query; for frames also motion: things on their way from one to the next; "
-        "and median: of the pixels around, for fit(frames, given=corruption)",
+        "the first value of a query, which the network improves; frames also have motion (moves what moves from "
+        "one frame to the next) and median (robust to corrupted pixels, for fit(frames, given=corruption))",
         ("linear", "hermite", "cubic", "smooth", "median", "motion"),
     )
-    # The Sobolev loss
+    coord_noise: float = setting(
+        0.0, "sd of the noise added to context coordinates in training, in units of the domain", low=0
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SobolevSettings:
+    """The Sobolev loss and its dummy points."""
+
     order: int = setting(2, "highest derivative in the Sobolev term (k in the paper)", low=0)
     p: float = setting(2.0, "exponent of the loss, at least 1; inf for the maximum norm", low=1)
     mu: float | str = setting(
@@ -62,29 +85,37 @@ class Settings:
         low=0,
     )
     root: bool = setting(False, "take the final 1/p root of the loss")
-    sobolev_every: int = setting(4, "one step in so many has the Sobolev term, with so many times the weight", low=1)
-    # Dummy points, hiding, noise
+    sobolev_every: int = setting(4, "compute the Sobolev term in one step of N, weighted by N", low=1)
     dummies: int = setting(10, "dummy points per sample and step", low=0)
     dummy_law: str = setting("stratified", "where dummy points fall", ("uniform", "stratified", "regular"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DisturbanceSettings:
+    """What is hidden from a model while it trains, and the noise on the rest."""
+
     hide: float = setting(
         0.5, "largest fraction of a sample's points hidden per step; 0 is the paper's", low=0, high=0.95
     )
     noise: float | str = setting(
         "auto",
-        "sd of the noise on context values while training, in units of the values' sd; auto: estimated from the data",
+        "sd of the noise added to context values in training, in units of the values' sd; auto: the data's own noise",
         ("auto",),
         low=0,
     )
-    coord_noise: float = setting(0.0, "sd of the noise on context coordinates while training, domain = 1", low=0)
-    # Training
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrainingSettings:
+    """The training loop, shared by CST and every trained rival."""
+
     steps: int = setting(1200, "training steps", low=1)
     batch: int = setting(32, "samples per step", low=1)
-    optimiser: str = setting(
-        "auto", "muon: orthogonal steps of the blocks' matrices; auto: muon for frames", ("auto", "adamw", "muon")
-    )
     learning_rate: float = setting(2e-3, "peak learning rate", low=0)
-    warmup: float = setting(0.05, "fraction of the steps spent warming up; a cosine follows", low=0, high=1)
-    weight_decay: float = setting(1e-2, "decay of the weights, times the learning rate", low=0)
+    warmup: float = setting(
+        0.05, "fraction of the steps in which the rate rises; a cosine decay follows", low=0, high=1
+    )
+    weight_decay: float = setting(1e-2, "weight decay, multiplied by the learning rate", low=0)
     clip: float = setting(1.0, "largest gradient norm; 0: no limit", low=0)
     validation: float = setting(0.1, "fraction of the samples held out for choosing the best weights", low=0, high=0.9)
     patience: float = setting(0.5, "stop after this fraction of the steps without improvement", low=0)
@@ -92,7 +123,7 @@ class Settings:
     seed: int = setting(0, "seed of everything random", low=0, high=2**32 - 1)
     precision: str = setting(
         "float32",
-        "arithmetic; bfloat16: float32, but products of linear layers in bfloat16, for machines that are faster so",
+        "number format; bfloat16: float32 with matrix products in bfloat16, where the hardware is faster so",
         ("float32", "float64", "bfloat16"),
     )
     threads: int | str = setting(
@@ -101,15 +132,38 @@ class Settings:
         ("auto",),
         low=1,
     )
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ScaleSettings:
+    """Compiled kernels, several processes, several machines."""
+
     compile: str = setting(
         "auto",
         "torch.compile for the Taylor kernels; auto: where a C++ compiler exists and the run is long enough",
         ("auto", "always", "never"),
     )
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps, …")
-    devices: int = setting(1, "processes on each machine that share a batch, one a GPU or share of the CPU", low=1)
-    nodes: int = setting(1, "machines; torchrun or SLURM starts the processes on them", low=1)
-    strategy: str = setting("ddp", "what processes keep: all weights (ddp) or a share of them (fsdp)", ("ddp", "fsdp"))
+    devices: int = setting(
+        1, "processes per machine that share a batch; each takes one GPU, or a part of the CPU cores", low=1
+    )
+    nodes: int = setting(1, "number of machines; torchrun or SLURM starts the processes", low=1)
+    strategy: str = setting("ddp", "whether each process keeps all weights (ddp) or a shard (fsdp)", ("ddp", "fsdp"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Settings(
+    ScaleSettings,
+    TrainingSettings,
+    DisturbanceSettings,
+    SobolevSettings,
+    TokenSettings,
+    NetworkSettings,
+):
+    """All settings of `CST`, flat; each field's meaning is in its metadata and in ``cst fit --help``.
+
+    Python collects the fields of the last base first, hence the order of the bases.
+    """
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -155,9 +209,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def setting_fields() -> dict[str, dataclasses.Field]:
-    """All settings by name."""
-    return {f.name: f for f in dataclasses.fields(Settings)}
+def setting_fields(group: type = Settings) -> dict[str, dataclasses.Field]:
+    """Settings of a group or of a model by name; those of CST by default."""
+    return {f.name: f for f in dataclasses.fields(group) if f.metadata}
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -167,19 +221,26 @@ def preset(name: str) -> dict[str, Any]:
     return dict(PRESETS[name])
 
 
-def check_settings(values: dict[str, Any]) -> None:
+def check_names(names: Iterable[str], group: type = Settings, owner: str = "") -> None:
+    """Refuse settings that a group or a model does not have."""
+    known = setting_fields(group)
+    for name in names:
+        if name not in known:
+            raise unknown(f"setting{owner}", name, known)
+
+
+def check_settings(values: dict[str, Any], group: type = Settings, owner: str = "") -> None:
     """Refuse unknown names and values outside what a setting allows.
 
     >>> check_settings({"patern": "joint"})
     Traceback (most recent call last):
     cstformer.errors.CSTError: unknown setting 'patern'; did you mean 'pattern'? Valid: attention_kind, ...
     """
-    known = setting_fields()
+    check_names(values, group, owner)
+    known = setting_fields(group)
     for name, value in values.items():
-        if name not in known:
-            raise unknown("setting", name, known)
         check_one(known[name], value)
-    width, heads = (values.get(n, known[n].default) for n in ("width", "heads"))
+    width, heads = (values.get(n, known[n].default if n in known else 1) for n in ("width", "heads"))
     if width % heads:
         raise CSTError(
             f"width={width} is not a multiple of heads={heads}; choose e.g. width={heads * (width // heads + 1)}"

@@ -1,0 +1,167 @@
+"""How CST is fitted: the prior of the data, the network, the weight μ of the Sobolev term, the training."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from cstformer.data.batch import Batch, split_samples
+from cstformer.data.lazy import LazyFrames
+from cstformer.data.lazy_batch import memory_limit, open_data
+from cstformer.data.samples import Samples
+from cstformer.errors import CSTError, CSTWarning
+from cstformer.models.arithmetic import COMPILE_MINUTES, arithmetic, compiles
+from cstformer.system.devices import choose_device
+from cstformer.taylor import series
+from cstformer.taylor.derivatives import plan, up_to
+from cstformer.training import sampling
+from cstformer.training.disturbance import validation_patterns
+from cstformer.training.loop import train
+from cstformer.training.objective import TOKENS_PER_STEP, Validation
+from cstformer.training.report import TrainingReport
+from cstformer.training.settings import Settings
+
+if TYPE_CHECKING:
+    from cstformer.models.cst import CST
+
+# auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
+MU_SHARE = 0.05
+ROUGHNESS_SAMPLES = 64  # samples from which the roughness for auto μ is estimated
+ROUGHNESS_POINTS = 64  # places of each sample at which it is measured
+MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
+TRIAL = 20  # a trial takes this part of the steps and of the minutes
+TRIAL_HIDE = 0.2  # largest share of points hidden when trials are judged
+
+
+class Fitting:
+    """One fit of a CST: its data, and the settings of its run.
+
+    Parameters
+    ----------
+    model : CST, whose ``kind_`` is set
+    samples : checked training samples
+    """
+
+    def __init__(self, model: CST, samples: Samples | LazyFrames):
+        self.model = model
+        model.device_ = choose_device(model.device)
+        self.data = open_data(samples, model._batch)
+        training, held_out = split_samples(len(self.data), model.validation, model.seed)
+        limit = memory_limit(samples)
+        self.training, self.held_out = training, held_out[:limit]
+        some = self.data[training[:limit]]
+        model.kind_.fit_prior(some, model.start, model.seed, model._corruption)
+        model.network_ = model._fresh_network(samples.d, samples.c)
+        model.network_.fit_axes({}, model.kind_.spacing(some))
+        assert model.kernel_ is not None
+        share = model.kind_.noise_share
+        model.noise_ = share * model.kernel_.noise if model.noise == "auto" else float(model.noise)
+        processes = model.devices * model.nodes
+        batch = min(model.batch, max(processes, TOKENS_PER_STEP // samples.n))
+        self.run = dataclasses.replace(plain_settings(model), batch=batch, optimiser=_optimiser(model))
+
+    def fit(self, state: Path | None, progress: bool) -> None:
+        """Choose μ, then train."""
+        model, began = self.model, time.monotonic()
+        model.mu_ = self._choose_mu()
+        run = self.run
+        if run.max_minutes is not None:  # trials count as training
+            left = run.max_minutes - (time.monotonic() - began) / 60
+            run = dataclasses.replace(run, max_minutes=max(0.0, left))
+        model.report_ = self._train(model.mu_, run, state, progress)
+        if model.report_.ended == "cap":
+            warnings.warn(model.report_.sentence(model), CSTWarning, stacklevel=5)
+
+    def _train(self, mu: float, run: Settings, state: Path | None = None, progress: bool = False) -> TrainingReport:
+        """Train the network with this μ."""
+        validation = self._validation(mu, min(0.5, run.hide))
+        objective, tokens = validation.objective, run.dummies
+        if run.pattern == "joint":
+            tokens += validation.batch.coords.shape[1]
+        compiled = compiles(run, objective.plan, run.steps * run.batch * tokens)
+        if run.compile == "auto" and run.max_minutes is not None and run.max_minutes < COMPILE_MINUTES:
+            compiled = False
+        data, training = self.data, self.training
+        with arithmetic(run, compiled):
+            return train(
+                self.model.network_,
+                lambda index, generator: objective.loss(data[training[index]], generator),
+                validation.score,
+                len(training),
+                run,
+                optimiser=run.optimiser,
+                scale=run,
+                state=state,
+                progress="CST" if progress else None,
+                fingerprint="" if state is None else data.fingerprint(run.seed),
+                shuffle=data.shuffle(training),
+                labels=training.tolist(),
+            )
+
+    def _validation(self, mu: float, hide: float) -> Validation:
+        """Make the loss with this μ and its fixed validation set."""
+        held_out = self.data[self.held_out]
+        patterns = validation_patterns(len(held_out), held_out.coords.shape[1], TOKENS_PER_STEP)
+        return Validation(self.model._objective(mu, self.run), held_out, self.run.seed, patterns, hide)
+
+    def _choose_mu(self) -> float:
+        """μ as set, from the data, or by short trainings judged at held-out real points."""
+        model, run = self.model, self.run
+        if run.order == 0 or run.dummies == 0:
+            return 0.0
+        if not isinstance(run.mu, str):
+            return float(run.mu)
+        balance = balanced_mu(model, self.data[self.training[:ROUGHNESS_SAMPLES]])
+        if run.mu == "auto":
+            return MU_SHARE * balance
+        cap = None if run.max_minutes is None else run.max_minutes / TRIAL
+        short = dataclasses.replace(run, steps=max(1, run.steps // TRIAL), max_minutes=cap)
+        untrained = {k: v.clone() for k, v in model.network_.state_dict().items()}
+        judge = self._validation(0.0, TRIAL_HIDE)
+        scores = {}
+        for share in MU_TRIALS:
+            model.network_.load_state_dict(untrained)
+            if self._train(share * balance, short).ended == "interrupted":
+                raise KeyboardInterrupt
+            scores[share * balance] = judge.score()
+        model.network_.load_state_dict(untrained)
+        return min(scores, key=lambda mu: scores[mu])
+
+
+def balanced_mu(model: CST, batch: Batch) -> float:
+    """(noise / roughness)^p: where a prior of the data's own roughness balances its noise.
+
+    The roughness is the root mean square of all derivatives up to the order of the Sobolev term, of the smooth start.
+    """
+    d = batch.coords.shape[-1]
+    terms = plan(d, up_to(d, model.order))
+    low, high = sampling.box(batch.coords, batch.exists)
+    at = sampling.dummy_coords("regular", low, high, ROUGHNESS_POINTS)
+    with torch.no_grad():
+        start = model.kind_.start("smooth", batch)
+    smooth = start(series.straight_line(at, terms.directions, terms.order))
+    rough = sum(float(terms.partial(smooth, q).square().mean()) for q in terms.weights)
+    assert model.kernel_ is not None
+    exponent = 1.0 if math.isinf(model.p) else model.p
+    return (model.kernel_.noise / math.sqrt(max(rough, 1e-12))) ** exponent
+
+
+def plain_settings(model: CST) -> Settings:
+    """Take the settings alone, NumPy's numbers as Python's."""
+    return Settings(**model.settings())
+
+
+def _optimiser(model: CST) -> str:
+    """What ``auto`` means; Muon needs whole matrices, which fsdp does not have."""
+    shards = model.strategy == "fsdp" and model.devices * model.nodes > 1
+    if model.optimiser == "muon" and shards:
+        raise CSTError("optimiser='muon' cannot be used with strategy='fsdp'; choose 'adamw' or strategy='ddp'")
+    if model.optimiser != "auto":
+        return model.optimiser
+    return "adamw" if shards else model.kind_.optimiser

@@ -1,0 +1,226 @@
+r"""The start for patches: interpolate whole frames in time, then cut the patch out at any place.
+
+The context is frames on a patch grid. A query at (t, row, col) starts at
+:math:`\sum_i w_i(t)\, \text{frame}_i`, where the weights :math:`w_i` are those of any start of `curves` in time
+(``smooth``: each band of `waves` has its own), resampled at the patch's pixel positions by cubic convolution (Keys,
+1981; C1, exact on the pixel grid).
+Beyond the frame the edge pixel continues, or, if the layout is periodic, the opposite edge.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cstformer.data.batch import Batch
+from cstformer.data.frame_grid import FrameGrid, distinct_times
+from cstformer.starts.cubic_convolution import keys_weights
+from cstformer.starts.curves import Start, make_start
+from cstformer.starts.film import Film
+from cstformer.starts.gaussian_process import Kernel, smoothing_weights
+from cstformer.starts.pixel_view import HALO
+from cstformer.starts.trust import Trust, continued
+from cstformer.starts.waves import Waves
+from cstformer.taylor import series
+from cstformer.taylor.series import Series
+
+Smoother = Waves | Kernel | Trust | None
+Corner = tuple[Int[Tensor, "B m"], Int[Tensor, "B m"]]
+"""Row and column of the first pixel of each window."""
+Windows = Callable[[Series, Corner, tuple[int, int]], Series]
+"""From queries (J, B, m, 3), corners and a size to windows of that size, (J, B, m, rows, cols, C)."""
+
+_FILM_PIXELS = 2**22  # pixels × coefficients of a film made at a time: bounds the memory
+# Blending a pixel of whole frames is about this many times cheaper than gathering it from a window of all frames.
+_BLEND = 16
+
+
+def frame_start(name: str, batch: Batch, grid: FrameGrid, smoother: Smoother = None) -> Start:
+    """Start at patches of any centre, from context patches on the grid.
+
+    Parameters
+    ----------
+    name : str
+        A start of `curves.STARTS`, applied in time; ``wiener``: the frames filtered in space, then ``cubic``;
+        ``median``: the view of `Trust` of each pixel of the patch and around it, then ``linear``; ``motion``: the
+        same of a `Film`.
+    batch : Batch with coordinates (t, row, col), ordered by time and located by ``grid``
+    grid : FrameGrid
+    smoother : what was fitted to the training frames
+        Waves, for ``smooth`` and ``wiener``; Kernel in time of all pixels, for ``smooth``; Trust, for ``median``.
+    """
+    times, exists, frames = grid.whole(batch)
+    if name == "motion":
+        return _film_start(Film(times, exists, frames), grid)
+    halo = 0
+    if name == "median":
+        assert isinstance(smoother, Trust), "the median start needs fitted trust"
+        name, frames, halo = "linear", smoother.sight(continued(frames, exists)), HALO
+    if name == "wiener":
+        assert isinstance(smoother, Waves), "the wiener start needs fitted waves"
+        name, frames = "cubic", smoother.wiener(frames)
+    if name == "smooth" and isinstance(smoother, Waves):
+        movie: _Movie = _WaveMovie(times, exists, frames, smoother)
+    else:
+        movie = _Movie(name, times, exists, frames, smoother if isinstance(smoother, Kernel) else None)
+    return lambda x: _cut_out(x, functools.partial(movie.windows, grid.layout.periodic), grid, halo)
+
+
+class _Movie:
+    """Frames, and their interpolation in time.
+
+    Parameters
+    ----------
+    name : start in time
+    times, exists : (B, T)
+    frames : (B, T, H, W, C)
+    kernel : for the start ``smooth``
+    """
+
+    def __init__(self, name: str, times: Tensor, exists: Tensor, frames: Tensor, kernel: Kernel | None = None):
+        self.name, self.times, self.exists, self.frames, self.kernel = name, times, exists, frames, kernel
+
+    @functools.cached_property
+    def weights(self) -> Start:
+        """Weights (J, B, m, T) of the frames at times (J, B, m, 1): the start of the identity matrix."""
+        return self._in_time(self.kernel)
+
+    @property
+    def stack(self) -> Tensor:
+        """The frames (B, T, H, W, C) that `weights` belong to."""
+        return self.frames
+
+    def at_moments(self, t: Tensor) -> Tensor:
+        """Whole frames (B, u, H, W, C) at the moments (B, u)."""
+        return torch.einsum("but,bthwc->buhwc", self.weights(series.constant(t[..., None])).value, self.frames)
+
+    def windows(self, periodic: bool, x: Series, corner: Corner, size: tuple[int, int]) -> Series:
+        """Windows (J, B, m, rows, cols, C) at the queries."""
+        height, width = self.frames.shape[2:4]
+        moments, which = distinct_times(x.value[..., 0])
+        if x.order == 0 and moments.shape[1] * height * width <= _BLEND * which.shape[1] * size[0] * size[1]:
+            return series.constant(_windows(self.at_moments(moments), *corner, size, periodic, which)[:, 0])
+        # Gather windows of all frames: fewer pixels than whole frames at all moments.
+        weights = self.weights(x.map(lambda c: c[..., :1]))
+        window = _windows(self.stack, *corner, size, periodic)
+        return weights.map(lambda w: torch.einsum("jbmt,btmpqc->jbmpqc", w, window))
+
+    def _in_time(self, kernel: Kernel | None) -> Start:
+        batch, count = self.times.shape
+        identity = torch.eye(count, dtype=self.times.dtype, device=self.times.device).expand(batch, -1, -1)
+        mask = self.exists[..., None].expand(-1, -1, count)
+        return make_start(self.name, self.times[..., None], identity, mask, kernel)
+
+
+class _WaveMovie(_Movie):
+    """Frames whose bands of waves are smoothed in time, each with its own kernel."""
+
+    def __init__(self, times: Tensor, exists: Tensor, frames: Tensor, waves: Waves):
+        super().__init__("smooth", times, exists, frames)
+        self.waves = waves
+
+    @functools.cached_property
+    def weights(self) -> Start:
+        """Weights (J, B, m, bands · T) of the frames of each band."""
+        parts = [self._in_time(kernel) for kernel in self.waves.loud]
+        return lambda t: series.concatenate([part(t) for part in parts], -1)
+
+    @functools.cached_property
+    def stack(self) -> Tensor:
+        """The part of the frames in each band, (B, bands · T, H, W, C)."""
+        return torch.cat(self.waves.bands(self.frames), 1)
+
+    def at_moments(self, t: Tensor) -> Tensor:
+        """Blend the amplitudes of the waves, then sum the waves."""
+        parts, weights = self._amplitudes
+        blended = [(w @ x.flatten(2)).unflatten(2, x.shape[2:]) for w, x in zip(weights(t), parts, strict=True)]
+        return self.waves.join(blended, *self.frames.shape[2:4])  # from (B, u, K, C) of each band
+
+    @functools.cached_property
+    def _amplitudes(self) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
+        return self.waves.split(self.frames), smoothing_weights(self.waves.loud, self.times, self.exists)
+
+
+def _film_start(film: Film, grid: FrameGrid) -> Start:
+    """Start at patches of a film. It is made of whole frames, few moments at a time."""
+    height, width = grid.layout.frame
+
+    def windows(x: Series, corner: Corner, size: tuple[int, int]) -> Series:
+        moments, which = distinct_times(x.value[..., 0])
+        frames = film(moments, x.order).coefs  # (1 + order, B, u, H, W, ·), the derivatives of compose
+        parts = [_windows(part, *corner, size, grid.layout.periodic, which)[:, 0] for part in frames]
+        return series.compose(x.map(lambda c: c[..., 0, None, None, None]), parts)
+
+    def start(x: Series) -> Series:
+        m = x.coefs.shape[2]
+        pixels = distinct_times(x.value[..., 0])[0].numel() * height * width
+        if m == 1 or pixels * (1 + x.order) <= _FILM_PIXELS:
+            return _cut_out(x, windows, grid, HALO)
+        halves = [x.map(lambda c: c[:, :, : m // 2]), x.map(lambda c: c[:, :, m // 2 :])]
+        return series.concatenate([start(half) for half in halves], 1)
+
+    return start
+
+
+def _cut_out(x: Series, windows: Windows, grid: FrameGrid, halo: int) -> Series:
+    """Patches at the places of the queries, with ``halo`` pixels around them, flattened: (J, B, m, ·)."""
+    rows, cols = (_position(x, axis, grid) for axis in (0, 1))
+    whole = _on_grid(rows[1]) and _on_grid(cols[1])
+    p, q = (side + 2 * halo for side in grid.layout.patch)
+    # Off the pixel grid cubic convolution reads one pixel before and two after each position.
+    first, size = (halo, (p, q)) if whole else (halo + 1, (p + 3, q + 3))
+    y = windows(x, (rows[0] - first, cols[0] - first), size)
+    if not whole:
+        y = _resample(y, rows[1], p, axis=3)
+        y = _resample(y, cols[1], q, axis=4)
+    return y.map(lambda c: c.flatten(3))
+
+
+def _position(x: Series, axis: int, grid: FrameGrid) -> tuple[Tensor, Series]:
+    """First pixel of each patch along an axis (0: rows), (B, m) integers, and the fraction beyond it as a series."""
+    size = grid.layout.patch[axis]
+    where = x.map(lambda c: c[..., 1 + axis] * grid.extent[axis])
+    value = where.value + grid.origin[axis] - (size - 1) / 2
+    held = value if grid.layout.periodic else value.clamp(0, grid.layout.padded[axis] - size)
+    first = torch.floor(held + 1e-4)
+    tail = where.coefs[1:] * ((held - value).abs() < 1e-4)  # a patch held at the edge does not move
+    return first.long(), Series(torch.cat([(held - first).unsqueeze(0), tail]), x.order, x.directions)
+
+
+def _on_grid(fraction: Series) -> bool:
+    return bool(fraction.value.abs().max() < 1e-3) and not bool(fraction.coefs[1:].any())
+
+
+def _windows(
+    frames: Tensor, row: Tensor, col: Tensor, size: tuple[int, int], periodic: bool, which: Tensor | None = None
+) -> Tensor:
+    """Cut-outs of ``size`` pixels whose first pixel is (row, col): (B, T, m, size[0], size[1], C).
+
+    Of all frames, or, if ``which`` (B, m) says so, of one frame each; T is then 1.
+    """
+    _, count, height, width, channels = frames.shape
+    r = row[..., None] + torch.arange(size[0], device=row.device)  # (B, m, p)
+    c = col[..., None] + torch.arange(size[1], device=col.device)
+    r, c = (r % height, c % width) if periodic else (r.clamp(0, height - 1), c.clamp(0, width - 1))
+    index = r[..., :, None] * width + c[..., None, :]  # (B, m, p, q)
+    if which is not None:
+        index = index + (height * width * which)[..., None, None]
+        frames, count = frames.flatten(1, 2)[:, None], 1
+    index = index.flatten(1)
+    index = index[:, None, :, None].expand(-1, count, -1, channels)
+    return frames.flatten(2, 3).gather(2, index).unflatten(2, (row.shape[1], *size))
+
+
+def _resample(y: Series, fraction: Series, size: int, axis: int) -> Series:
+    """Cubic convolution along one pixel axis of (J, B, m, p, q, C)."""
+    total: Series | None = None
+    for tap, weight in enumerate(keys_weights(fraction)):
+        taps = Series(y.coefs.narrow(axis, tap, size), y.order, y.directions)
+        term = weight.map(lambda w: w[..., None, None, None]) * taps
+        total = term if total is None else total + term
+    assert total is not None
+    return total

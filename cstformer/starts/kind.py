@@ -1,0 +1,182 @@
+"""The kind of data: one object for everything that differs between curves and movies.
+
+Nothing else asks "frames or curves?". `Points` and `Frames` are the two kinds; `kinds.kind_of` chooses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from cstformer.data.batch import Batch
+from cstformer.data.layout import PatchLayout
+from cstformer.data.samples import Samples
+from cstformer.data.units import Scaling
+from cstformer.errors import CSTError
+from cstformer.starts.curves import Start
+from cstformer.starts.frame_start import Smoother
+from cstformer.starts.gaussian_process import Kernel
+
+Corruption = Callable[[Tensor, Generator], Tensor]
+"""Maps clean values (B, n, c), or frames (B, T, H, W, C), in the user's units to what the model is given of them, of
+the same shape; random numbers come from the generator."""
+MAX_NOISE = 3.0  # largest noise that a kernel may find, in standard deviations of the values
+# Starts that only some data have, and what they need.
+SPECIAL_STARTS = {
+    "median": "frames (frames_to_samples), fit(frames, given=corruption) and pattern='context'",
+    "motion": "frames (frames_to_samples) and pattern='context'",
+}
+
+
+class DataKind(ABC):
+    """How samples of one kind are scaled, hidden, started from and described.
+
+    Attributes
+    ----------
+    scaling : Scaling
+        Between the user's units and the model's.
+    layout : PatchLayout or None
+        How patches tile a frame; None for points.
+    kernel : Kernel, set by `fit_prior`
+        Gaussian process of the training data: their noise, and the start ``smooth``.
+    """
+
+    noise_share: ClassVar[float] = 1.0
+    """Automatic training noise over the noise of the data."""
+    optimiser: ClassVar[str] = "adamw"
+    """What ``optimiser="auto"`` means."""
+    near: ClassVar[bool] = False
+    """What ``nearness="auto"`` means."""
+    ends_stay: ClassVar[bool] = False
+    """Whether the first and the last moment of a sample are never hidden."""
+    shifts: ClassVar[bool] = False
+    """Whether `shift` does anything."""
+
+    def __init__(self, scaling: Scaling, layout: PatchLayout | None = None):
+        self.scaling, self.layout = scaling, layout
+        self.kernel: Kernel | None = None
+
+    @classmethod
+    @abstractmethod
+    def of(cls, samples: Samples) -> Self:
+        """Measure the units of samples of this kind."""
+
+    # Samples and tensors
+
+    def batch(self, samples: Samples, dtype: torch.dtype, device: torch.device) -> Batch:
+        """Turn samples into tensors in the model's units."""
+        return self.scaling.batch(samples, dtype, device)
+
+    @abstractmethod
+    def outside(self, queries: Float[np.ndarray, "N m d"]) -> Float[np.ndarray, "N m a"]:
+        """Queries in the model's units, along the first axes: those that have an outside."""
+
+    @abstractmethod
+    def spacing(self, batch: Batch) -> Float[Tensor, " d"]:
+        """Mean distance between neighbouring tokens along each axis, in the model's units."""
+
+    @property
+    def periods(self) -> dict[int, float]:
+        """Period, in the model's units, of each axis that has one."""
+        return {}
+
+    # Sequences in time, for models that read one state after the other
+
+    @abstractmethod
+    def state_shape(self, c: int) -> tuple[int, ...]:
+        """Shape S of the state at one time: (c,) for curves, (H, W, C) for movies."""
+
+    @abstractmethod
+    def sequence(
+        self, batch: Batch
+    ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T *S"], Bool[Tensor, "B T *S"], Bool[Tensor, "B T"]]:
+        """Times, states, observed values and existence of a batch in the order of time."""
+
+    @abstractmethod
+    def read_states(
+        self, states: Float[Tensor, K * S], which: Int[Tensor, " Q"], queries: Float[Tensor, "Q d"]
+    ) -> Float[Tensor, "Q c"]:
+        """Token values at queries, each from the state with number ``which``."""
+
+    # The prior and the start
+
+    def check_start(self, start: str, pattern: str, corrupted: bool) -> None:
+        """Refuse a start that this kind of data does not have."""
+        if start in SPECIAL_STARTS:
+            raise CSTError(f"start={start!r} is for {SPECIAL_STARTS[start]}; choose another start")
+
+    @abstractmethod
+    def fit_kernel(self, batch: Batch, seed: int) -> Kernel:
+        """Fit a Gaussian process to the values, in time or in all coordinates."""
+
+    def estimate_noise(self, samples: Samples, seed: int) -> float:
+        """Noise of the data, in standardised units."""
+        return self.fit_kernel(self.batch(samples, torch.float64, torch.device("cpu")), seed).noise
+
+    def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> None:
+        """Fit what the starts need to training samples."""
+        self.kernel = self.fit_kernel(batch, seed)
+
+    @abstractmethod
+    def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
+        """The start of this name from a context; ``smoother`` takes the place of the fitted prior."""
+
+    @abstractmethod
+    def posterior_mean(self, batch: Batch) -> Callable[[Tensor], Tensor]:
+        """Mean of the Gaussian process given a context: from queries (B, m, d) to values (B, m, c)."""
+
+    def network_options(self, start: str, pattern: str) -> dict[str, Any]:
+        """What the network must know of this start: ``split_context`` and ``view`` of `Architecture`."""
+        return {"split_context": False, "view": None}
+
+    # Training
+
+    def check_coord_noise(self, coord_noise: float) -> None:  # noqa: B027
+        """Refuse noise on coordinates that cannot move."""
+
+    @abstractmethod
+    def corrupt(self, batch: Batch, corruption: Corruption, generator: Generator) -> Tensor:
+        """Draw what the model is given of a batch, in the model's units."""
+
+    def shift(self, batch: Batch, target: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
+        """Other points of the same samples at which targets are known, so that places between them are learned."""
+        return batch, target
+
+    def clean(self, batch: Batch, target: Tensor) -> Tensor:
+        """Targets with less noise of the same mean, which disturb the gradient less."""
+        return target
+
+    # Files
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """As JSON: scaling, layout and what `fit_prior` fitted."""
+
+    @classmethod
+    @abstractmethod
+    def from_description(cls, about: dict[str, Any]) -> Self:
+        """Inverse of `describe`."""
+
+
+def kernel_from(about: dict[str, Any] | None) -> Kernel | None:
+    """Read a kernel from JSON."""
+    return None if about is None else Kernel(**about | {"lengthscales": tuple(about["lengthscales"])})
+
+
+def in_user_units(scaling: Scaling, corruption: Corruption, generator: Generator) -> Callable[[Tensor], Tensor]:
+    """Make a function of standardised values from a corruption of values in the user's units."""
+
+    def change(x: Tensor) -> Tensor:
+        y = corruption(x, generator)
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            what = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            raise CSTError(f"given must return a tensor of the shape that it gets, {tuple(x.shape)}, got {what}")
+        return y
+
+    return lambda x: scaling.in_user_units(change, x)

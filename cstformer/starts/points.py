@@ -1,0 +1,101 @@
+"""Curves and scattered points: every point is a token of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from cstformer.data.batch import Batch
+from cstformer.data.samples import Samples
+from cstformer.data.units import Scaling
+from cstformer.starts.curves import Start, make_start
+from cstformer.starts.frame_start import Smoother
+from cstformer.starts.gaussian_process import Kernel, fit_kernel, posterior_weights
+from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
+from cstformer.taylor import series
+
+
+class Points(DataKind):
+    """Points with coordinates of any dimension; see `DataKind`."""
+
+    @classmethod
+    def of(cls, samples: Samples) -> Self:
+        """Measure each channel for itself."""
+        return cls(Scaling.of(samples))
+
+    def outside(self, queries: Float[np.ndarray, "N m d"]) -> Float[np.ndarray, "N m d"]:
+        """All axes have an outside."""
+        return self.scaling.coords(queries)
+
+    def spacing(self, batch: Batch) -> Float[Tensor, " d"]:
+        """N points in [0,1]^d are about n^(−1/d) apart."""
+        d = batch.coords.shape[-1]
+        return batch.coords.new_full((d,), float(batch.exists.sum(1).double().mean()) ** (-1 / d))
+
+    def state_shape(self, c: int) -> tuple[int, ...]:
+        """All channels."""
+        return (c,)
+
+    def sequence(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The points of a curve as they are."""
+        return batch.coords[..., 0], batch.values, batch.observed, batch.exists
+
+    def read_states(self, states: Tensor, which: Tensor, queries: Tensor) -> Tensor:
+        """The state at the query's time."""
+        return states[which]
+
+    def fit_kernel(self, batch: Batch, seed: int) -> Kernel:
+        """Fit in all coordinates; channels with different points are samples of their own."""
+        coords, values, mask = one_mask(batch)
+        some = mask.any(1)
+        return fit_kernel(coords[some], values[some], mask[some], seed, MAX_NOISE)
+
+    def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
+        """Interpolate the observed values."""
+        kernel = smoother if isinstance(smoother, Kernel) else self.kernel
+        return make_start(name, batch.coords, batch.values, batch.observed, kernel)
+
+    def posterior_mean(self, batch: Batch) -> Callable[[Tensor], Tensor]:
+        """K(x, X) (K + σ²I)⁻¹ y; unlike the start ``smooth`` it returns to the mean far from the data."""
+        kernel = self.kernel
+        assert kernel is not None, "fit the kernel first"
+        coords, values, mask = one_mask(batch)
+        weights = posterior_weights(kernel, coords, values, mask)
+
+        def mean(x: Tensor) -> Tensor:
+            folds = len(coords) // len(x)  # channels with points of their own were folded into the batch
+            covariance = kernel.covariance(series.constant(x.repeat_interleave(folds, 0)), coords).value
+            y = covariance @ weights
+            return y if folds == 1 else y.squeeze(-1).unflatten(0, (len(x), -1)).transpose(1, 2)
+
+        return mean
+
+    def corrupt(self, batch: Batch, corruption: Corruption, generator: Generator) -> Tensor:
+        """Corrupt the values (B, n, c)."""
+        return in_user_units(self.scaling, corruption, generator)(batch.values)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        kernel = None if self.kernel is None else dataclasses.asdict(self.kernel)
+        return {"scaling": self.scaling.describe(), "layout": None, "kernel": kernel, "waves": None, "trust": None}
+
+    @classmethod
+    def from_description(cls, about: dict[str, Any]) -> Self:
+        """From JSON."""
+        kind = cls(Scaling.from_description(about["scaling"]))
+        kind.kernel = kernel_from(about.get("kernel"))
+        return kind
+
+
+def one_mask(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates, values and mask (B', n): channels observed at different points become samples of their own."""
+    coords, values, observed = batch.coords, batch.values, batch.observed
+    if bool((observed == observed[..., :1]).all()):
+        return coords, values, batch.exists
+    fold = lambda x: x.transpose(1, 2).flatten(0, 1)  # noqa: E731
+    return coords.repeat_interleave(values.shape[-1], 0), fold(values)[..., None], fold(observed)

@@ -1,0 +1,122 @@
+"""What a training step hides and disturbs: the same for CST and every rival.
+
+A step hides some points of each sample, adds noise to the rest (or draws a corruption of them), and asks the model for
+all of them. The order of the random draws is fixed: shares and scores of hiding, then corruption or noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from cstformer.training.sharing import draw
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Hiding and noise of a training step.
+
+    Attributes
+    ----------
+    hide : float
+        Largest fraction of a sample's points hidden in a step.
+    noise : float
+        Standard deviation of the added noise, in standardised units.
+    data_noise : float
+        Estimated noise already in the data, same units.
+    independent : bool
+        Whether targets of visible points get the opposite noise, see `add_noise`; only the squared loss allows it.
+    """
+
+    hide: float = 0.0
+    noise: float = 0.0
+    data_noise: float = 0.0
+    independent: bool = True
+
+    def keep(
+        self, exists: Bool[Tensor, "B n"], generator: Generator, groups: Int[Tensor, "B n"] | None = None
+    ) -> Bool[Tensor, "B n"]:
+        """Draw which points stay visible; see `hide_points`."""
+        return hide_points(exists, self.hide, generator, groups)
+
+    def add_noise(
+        self, values: Float[Tensor, "B n *S"], keep: Bool[Tensor, "B n"], generator: Generator
+    ) -> tuple[Float[Tensor, "B n *S"], Float[Tensor, "B n *S"]]:
+        """Noisy values, and the targets of all points.
+
+        With noise ε of standard deviation s on the input, and noise σ already in the data, a visible point's target is
+        y − (σ/s)² ε. Its error is then independent of that of the input y + ε (recorrupted-to-recorrupted, Pang et
+        al. 2021): copying the noise of the data is not rewarded. The target of a hidden point is y itself.
+        """
+        if self.noise <= 0:
+            return values, values
+        noise = self.noise * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
+        if not self.independent or self.data_noise <= 0:
+            return values + noise, values
+        ratio = (self.data_noise / self.noise) ** 2
+        return values + noise, values - ratio * noise * widen(keep, noise)
+
+
+def hide_points(
+    exists: Bool[Tensor, "B n"],
+    largest: float,
+    generator: Generator | None = None,
+    groups: Int[Tensor, "B n"] | None = None,
+) -> Bool[Tensor, "B n"]:
+    """Which points stay visible: each sample hides a random share of its points, between none and ``largest``.
+
+    The share is rounded to whole points, and two points always stay. ``groups``, integers that increase with time,
+    hides points together (all patches of a frame), at least one group; the first and the last group stay, because
+    frames are asked for between given ones.
+
+    Returns
+    -------
+    Tensor (B, n) of bool
+        True where a point exists and stays visible.
+    """
+    batch, n = exists.shape
+    share = draw(torch.rand, (batch, 1), generator).to(exists.device) * largest
+    scores = draw(torch.rand, (batch, n), generator).to(exists.device)
+    units = exists  # what is hidden as a whole: points, or groups of points
+    if groups is not None:
+        units = torch.zeros_like(exists).scatter_reduce(1, groups, exists, "amax")
+        before, after = units.cumsum(1), units.flip(1).cumsum(1).flip(1)
+        scores = scores.masked_fill((before == 1) | (after == 1), 1.5)  # the ends come last, and two always stay
+    count = units.sum(1, keepdim=True)
+    hidden = (share * count).round()
+    if groups is not None and largest > 0:
+        hidden = hidden.clamp_min(1)
+    hidden = torch.minimum(hidden, (count - 2).clamp_min(0))
+    rank = scores.masked_fill(~units, 2.0).argsort(1).argsort(1)
+    keep = rank >= hidden
+    if groups is not None:
+        keep = keep.gather(1, groups)
+    return keep & exists
+
+
+def hide_for_validation(
+    exists: Bool[Tensor, "B n"],
+    largest: float,
+    generator: Generator,
+    groups: Int[Tensor, "B n"] | None = None,
+    tries: int = 20,
+) -> Bool[Tensor, "B n"]:
+    """Draw until at least one point is hidden wherever a sample has three; a few samples may keep all of them."""
+    keep = exists
+    for _ in range(tries):
+        drawn = hide_points(exists, largest, generator, groups)
+        keep = torch.where((keep == exists).all(1, keepdim=True), drawn, keep)
+    return keep
+
+
+def validation_patterns(samples: int, points: int, tokens: int) -> int:
+    """How many hiding patterns a validation set has of each sample: more where samples are few and small."""
+    return max(1, min(16, 128 // samples, tokens // (samples * points)))
+
+
+def widen(x: Tensor, like: Tensor) -> Tensor:
+    """Append axes of size 1 to ``x`` until it has as many as ``like``."""
+    return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
