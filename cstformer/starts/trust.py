@@ -1,20 +1,28 @@
-r"""Which pixels of a corrupted movie to believe, and a first guess of what it would be without the corruption.
+r"""The start ``median``: which pixels of a corrupted movie are intact, and an estimate of the others from them.
 
-Some pixels are as they should be, the others carry noise, and nobody says which. With :math:`m` an estimate from the
-pixels around one and :math:`d = y - m`, two distances count: of the brightness, :math:`q_1 = \bar d^2`, and of the
-colour, :math:`q_2 = |d - \bar d|^2`. The second tells far more: an edge changes all channels alike, noise does not. The
-log odds that the pixel is as it should be are linear in
+Some pixels are intact, the others carry noise, and nothing says which. Let y be a pixel, m an estimate of it from the
+pixels around it, and :math:`d = y - m`. Two squared distances tell noise from signal: that of the brightness,
+:math:`q_1 = \bar d^2`, and that of the colour, :math:`q_2 = |d - \bar d|^2`, with :math:`\bar d` the mean over the
+channels. Colour tells more: an edge changes all channels alike, noise does not. The log odds that the pixel is intact
+are linear in
 
 .. math:: f_i = \log(1 + q_i / s_i^2)
 
-(pictures have edges, far from what is around them, more often than a normal law would allow) and in the means of
-:math:`f_i` near the pixel: noise may come in blocks.
+and in the means of :math:`f_i` over the pixels nearby, since noise may come in blocks. The logarithm, where a normal
+law would have :math:`q_i` itself, allows for edges, which are far from the pixels around them.
 
-The estimate m is first the median of the 3 × 3 × 3 pixels, then the mean of the near ones weighted by the trust
-:math:`w = 1 / (1 + e^{-l})` that the median gave, then `alike_mean`, which finds out at which offsets in space and time
-the picture here is like itself: where it stands still those of other frames, where it moves those along the motion, at
-an edge those along the edge. The odds are fitted for each of the three to movies of which both versions are known. The
-first guess is :math:`w y + (1 - w) m`, with m once more from the last trust.
+The estimate m is improved three times, and each time the odds are fitted anew, by logistic regression on pairs of clean
+and corrupted movies:
+
+1. `median27`: the median of the 3 × 3 × 3 pixels around;
+2. `trusted_mean`: the mean of near pixels, weighted by the trust :math:`w = 1 / (1 + e^{-l})` of step 1, l the log odds;
+3. `alike_mean`: the mean over offsets in space and time, weighted by how alike pixels at that offset are in this place.
+   Where the movie stands still it finds the pixel in other frames, where it moves along the motion, at an edge along
+   the edge.
+
+The start is :math:`w y + (1 - w) m`, with w of step 3 and m computed once more with that w.
+
+Shapes: B movies, T frames, H × W pixels, C channels; k = 2 distances, or 1 for movies of one channel.
 """
 
 from __future__ import annotations
@@ -34,20 +42,29 @@ from cstformer.errors import CSTError
 
 Movies = Float[Tensor, "B T H W C"]
 Pixels = Float[Tensor, "B T H W 1"]
-FEW = 2**18  # pixels from which trust is fitted
-LOUDEST = 8.0  # log odds beyond which more makes no difference
-NEAR_TIME, NEAR = 0.4, 0.65  # frames and pixels: standard deviations of nearness
-DOUBT = 0.02  # trusted pixels around one that count as much as what is known without them
-COMPANY = (1.0, 3.0)  # pixels: standard deviations of nearness for the odds of others
-# Of `alike_mean`: frames and pixels over which a likeness is measured, pixels over which it is where those are too few
-# (less than SCARCE pairs), weight of what is known without it; share of a movie's variance that makes no difference.
-STEADY, HERE, BROAD, SCARCE, SPARE = 0.7, 1.5, 6.0, 0.3, 0.02
-FINE = 0.007
+
+# The constants were compared on the training drive, on synthetic scenes and on clips of the test drive (docs/video.md).
+# Widths are standard deviations of Gaussian windows, in pixels unless frames are named.
+FEW = 2**18  # pixels used for a logistic regression, at most; evenly spread over the movies
+LOUDEST = 8.0  # bound of the log odds: sigmoid(8) = 0.9997
+FLOOR = 0.01  # s_i² as a share of the mean of q_i
+COMPANY = (1.0, 3.0)  # widths of the two neighbourhoods over which f_i is averaged
+# Of `trusted_mean`:
+NEAR_TIME, NEAR = 0.4, 0.65  # widths of its window, in frames and in pixels
+DOUBT = 0.02  # weight of the fallback, where a trusted pixel at distance 0 would have weight 1
+# Of `alike_mean`:
+STEADY, HERE = 0.7, 1.5  # widths, in frames and in pixels, over which v is averaged
+BROAD = 6.0  # width, in pixels, of the average that v falls back on where few pairs are trusted
+SCARCE = 0.3  # pairs that this fallback counts as
+SPARE = (
+    0.02  # weight of the fallback of the mean, relative to a pixel that is as unlike; 0.2 until noisy pixels counted
+)
+FINE = 0.007  # differences whose square is below this share of the movie's variance make no difference
 
 
 @dataclass(frozen=True)
 class Odds:
-    """Log odds that a pixel is as it should be: ``base + Σ slopes · f``, f of the pixel and the means of f near it.
+    """Log odds that a pixel is intact: ``base + Σ slopes · f``, f of the pixel and means of f near it.
 
     >>> Odds(base=2.0, slopes=(-4.0, 0.0, 0.0), floors=(9.0,))(torch.full((1, 1, 1, 1, 1), 9.0)).item()
     -0.7725887298583984
@@ -55,8 +72,9 @@ class Odds:
 
     base: float
     slopes: Sequence[float]
-    """First for the f of the pixel, then for their means at each width of `COMPANY`."""
+    """For the k values f of the pixel, then for their k means at each width of `COMPANY`."""
     floors: Sequence[float]
+    """s_i², one for each distance."""
 
     def __call__(self, distances: Float[Tensor, "B T H W k"]) -> Pixels:
         """Log odds of each pixel."""
@@ -67,17 +85,17 @@ class Odds:
 
 @dataclass(frozen=True)
 class Trust:
-    """Odds from the distance to the median, to the mean of near pixels, and to the mean of those that are alike."""
+    """The fitted odds of the three steps, and what `alike_mean` needs to know of the movies."""
 
     median: Odds
     near: Odds
     alike: Odds
     fine: float
-    """Square of a difference between pixels that makes none to `alike_mean`."""
+    """Squared difference below which `alike_mean` regards pixels as equal."""
     noise: float
-    """Mean square of the noise of pixels that have it."""
+    """Mean squared noise of corrupted pixels."""
     usual: float
-    """Mean of the squares that `alike_mean` expects of its errors."""
+    """Mean over the training movies of the squared error that `alike_mean` expects."""
 
     @classmethod
     def from_description(cls, found: dict[str, Any]) -> Trust:
@@ -86,7 +104,7 @@ class Trust:
         return cls(median, near, alike, found["fine"], found["noise"], found["usual"])
 
     def judge(self, movies: Movies) -> tuple[Movies, Pixels, Pixels]:
-        """What the pixels around say of each, the square of its expected error, and the log odds of the pixel."""
+        """Estimate of each pixel from those around it, expected squared error of it, log odds of the pixel itself."""
         around = median27(movies)
         around = trusted_mean(movies, self.median(distances(movies - around)).sigmoid(), around)
         trust = self.near(distances(movies - around)).sigmoid()
@@ -95,15 +113,15 @@ class Trust:
         return *alike_mean(movies, odds.sigmoid(), around, self.fine, self.noise), odds
 
     def guess(self, movies: Movies) -> Movies:
-        """The pixel and what is around it, mixed by the odds."""
+        """The start: pixel and estimate, mixed by the odds."""
         around, _, odds = self.judge(movies)
         return around + odds.sigmoid() * (movies - around)
 
     def sight(self, movies: Movies) -> Float[Tensor, "B T H W 2*C+2"]:
-        """All that is known of each pixel.
+        """What the network is shown of each pixel.
 
-        The guess, pixel minus what is around it, the odds over `LOUDEST`, and the expected error of what is around it,
-        1 where it is as usual.
+        The start (C numbers), pixel minus estimate (C), log odds over `LOUDEST`, and the expected error of the estimate
+        in units of its mean over the training movies.
         """
         around, error, odds = self.judge(movies)
         rest, unsure = movies - around, ((error + self.fine) / (self.usual + self.fine)).sqrt()
@@ -111,7 +129,7 @@ class Trust:
 
 
 def fit_trust(movies: Movies, given: Movies) -> Trust:
-    """Fit to movies and what was given of them."""
+    """Fit to clean movies and the same movies after corruption."""
     intact = ((given - movies).abs() < 1e-6).all(-1)
     if bool(intact.all()) or not bool(intact.any()):
         which = "none" if bool(intact.all()) else "all"
@@ -126,26 +144,27 @@ def fit_trust(movies: Movies, given: Movies) -> Trust:
 
 
 def _fit_odds(distance: Float[Tensor, "B T H W k"], intact: Bool[Tensor, "B T H W"]) -> Odds:
-    """Logistic regression on the logarithms of the distances."""
+    """Logistic regression of ``intact`` on the features."""
     from sklearn.linear_model import LogisticRegression
 
     step = -(-intact.numel() // FEW)
-    floors = 0.01 * distance.flatten(0, -2).mean(0)
+    floors = FLOOR * distance.flatten(0, -2).mean(0)  # (k,)
     x = _features(distance, floors).flatten(0, -2)[::step].double().cpu().numpy()
+    # C = 1e6: next to no regularisation, which a few features and many pixels do not need.
     fitted = LogisticRegression(C=1e6, max_iter=1000).fit(x, intact.flatten()[::step].cpu().numpy())
     return Odds(float(fitted.intercept_[0]), tuple(map(float, fitted.coef_[0])), tuple(floors.tolist()))
 
 
 def _features(distance: Float[Tensor, "B T H W k"], floors: Float[Tensor, " k"]) -> Float[Tensor, "B T H W f"]:
-    """Logarithms of the distances, and their means over the other pixels near each in its frame."""
-    own = (distance / floors).log1p().movedim(-1, 1)
-    one = torch.ones_like(own[:1, :1, :1])
+    """f of each pixel, and its means over the other pixels near it in the frame, at each width of `COMPANY`."""
+    own = (distance / floors).log1p().movedim(-1, 1)  # (B, k, T, H, W)
+    one = torch.ones_like(own[:1, :1, :1])  # (1, 1, 1, H, W): sums of weights, which are smaller at the edges
     others = [(_smooth(own, width) - own) / (_smooth(one, width) - one).clamp_min(1e-6) for width in COMPANY]
     return torch.cat([own, *others], 1).movedim(1, -1)
 
 
 def distances(d: Movies) -> Float[Tensor, "B T H W k"]:
-    """Squares of the brightness of a difference and, if it has channels, of its colour.
+    """q_1 and, with more than one channel, q_2: squared brightness and squared colour of a difference.
 
     >>> distances(torch.tensor([3.0, 3.0, 3.0])).tolist(), distances(torch.tensor([1.0, -1.0, 0.0])).tolist()
     ([9.0, 0.0], [0.0, 2.0])
@@ -155,17 +174,20 @@ def distances(d: Movies) -> Float[Tensor, "B T H W k"]:
     return torch.cat(parts[: 1 if d.shape[-1] == 1 else 2], -1)
 
 
-def trusted_mean(movies: Movies, trust: Pixels, rather: Movies) -> Movies:
-    """Mean of the pixels around each, not of itself, weighted by nearness and trust; ``rather`` where there is none."""
+def trusted_mean(movies: Movies, trust: Pixels, fallback: Movies) -> Movies:
+    """Mean of the pixels around each, itself excluded, weighted by nearness and trust.
+
+    (Σ g w y + DOUBT · fallback) / (Σ g w + DOUBT), with the Gaussian window g of `_blur` and the trust w.
+    """
     both = torch.cat([trust * movies, trust], -1)
-    total = _blur(both) - both
-    return (total[..., :-1] + DOUBT * rather) / (total[..., -1:] + DOUBT)
+    total = _blur(both) - both  # the window is 1 at distance 0
+    return (total[..., :-1] + DOUBT * fallback) / (total[..., -1:] + DOUBT)
 
 
 def _blur(x: Movies) -> Movies:
-    """Sums with a Gaussian of nearness, 1 at a distance of 0; nothing beyond the movie."""
+    """Sums over a Gaussian window, 1 at distance 0, in frames and pixels; zeros beyond the movie."""
     y = x.movedim(-1, 1).flatten(0, 1)[:, None]  # (B·C, 1, T, H, W)
-    for axis, (width, reach) in enumerate(((NEAR_TIME, 1), (NEAR, 2), (NEAR, 2))):
+    for axis, (width, reach) in enumerate(((NEAR_TIME, 1), (NEAR, 2), (NEAR, 2))):  # cut off at about 3 widths
         k = torch.exp(-0.5 * (torch.arange(-reach, reach + 1).to(y) / width).square())
         shape, padding = [1, 1, 1, 1, 1], [0, 0, 0]
         shape[2 + axis], padding[axis] = len(k), reach
@@ -173,37 +195,39 @@ def _blur(x: Movies) -> Movies:
     return y[:, 0].unflatten(0, (len(x), -1)).movedim(1, -1)
 
 
-def alike_mean(movies: Movies, trust: Pixels, rather: Movies, fine: float, noise: float) -> tuple[Movies, Pixels]:
-    """Mean of the pixels at `OFFSETS` from each, weighted by trust and by how alike pixels at that offset are here.
+def alike_mean(movies: Movies, trust: Pixels, fallback: Movies, fine: float, noise: float) -> tuple[Movies, Pixels]:
+    r"""Mean of the pixels at `OFFSETS` from each, weighted by their trust and by how alike they are; expected error.
 
-    With v the mean square of y(x) − y(x + offset) over trusted pairs near x, a neighbour of trust w counts
-    w / (v + fine)² + (1 − w) / (v + fine)(v + noise): where nothing can be trusted, many pixels with noise still tell
-    something. ``rather`` counts `SPARE` times as much as a pixel that is as unlike as ``rather`` is to those that are
-    trusted. The mean of v, weighted in the same way, and the noise that is left are the square of the error to expect.
+    For an offset o let v be the mean of |y(x) − y(x + o)|² over trusted pairs near x (`_unlikeness`). The pixel
+    x + o, of trust w, gets the weight
+
+    .. math:: \frac{w}{(v + \mathrm{fine})^2} + u, \qquad
+              u = \frac{1 - w}{(v + \mathrm{fine})(v + \mathrm{noise})}.
+
+    The second term lets noisy pixels count a little: where none can be trusted, the mean of many of them is still
+    better than the fallback. The fallback gets the weight SPARE / (far + fine)², where ``far`` is its mean squared
+    error on trusted pixels. With the sum W of all weights, the expected squared error is the mean of v (of ``far`` for
+    the fallback) with these weights, plus the noise that averaging leaves, noise · Σ u² / W².
+
+    This is non-local means with the patches compared where they are trusted.
     """
-    y, w = (x.movedim(-1, 1).contiguous() for x in (movies, trust))
+    y, w = (x.movedim(-1, 1).contiguous() for x in (movies, trust))  # (B, C, T, H, W), (B, 1, T, H, W)
     one = torch.cat([y, torch.ones_like(w)], 1)
-    total, error, left = torch.zeros_like(one), torch.zeros_like(w), torch.zeros_like(w)
+    total, error, left = torch.zeros_like(one), torch.zeros_like(w), torch.zeros_like(w)  # Σ weight [y | 1], Σ v, Σ u²
     for offset in OFFSETS:
         here, there = _overlap(y.shape[2:], offset)
         pair = w[here] * w[there]
-        if not pair.numel():
+        if not pair.numel():  # the movie is smaller than the offset
             continue
-        sums = torch.cat([pair * (y[here] - y[there]).square().mean(1, keepdim=True), pair], 1)
-        everywhere = sums.sum((2, 3, 4), keepdim=True)
-        typical = everywhere[:, :1] / everywhere[:, 1:].clamp_min(1e-6)
-        broad = _smooth(sums, BROAD)
-        typical = (broad[:, :1] + SCARCE * typical) / (broad[:, 1:] + SCARCE)
-        near = _steady(_smooth(sums, HERE))
-        v = (near[:, :1] + SCARCE * typical) / (near[:, 1:] + SCARCE)
+        v = _unlikeness((y[here] - y[there]).square().mean(1, keepdim=True), pair)
         trusted, doubted = (v + fine).pow(-2), 1 / ((v + fine) * (v + noise))
-        for one_side, other in ((here, there), (there, here)):
+        for one_side, other in ((here, there), (there, here)):  # v is symmetric: x sees x + o as x + o sees x
             unsure = (1 - w[other]) * doubted
             weight = w[other] * trusted + unsure
             total[one_side] += weight * one[other]
             error[one_side] += weight * v
             left[one_side] += unsure.square()
-    r, movie = rather.movedim(-1, 1), (1, 2, 3, 4)
+    r, movie = fallback.movedim(-1, 1), (1, 2, 3, 4)
     far = ((w * (r - y).square()).sum(movie) / (y.shape[1] * w.sum(movie)))[:, None, None, None, None]
     spare = SPARE * (far + fine).pow(-2)
     count = total[:, -1:] + spare
@@ -211,8 +235,23 @@ def alike_mean(movies: Movies, trust: Pixels, rather: Movies, fine: float, noise
     return mean.movedim(1, -1), error.movedim(1, -1)
 
 
+def _unlikeness(square: Float[Tensor, "B 1 T H W"], pair: Float[Tensor, "B 1 T H W"]) -> Float[Tensor, "B 1 T H W"]:
+    """Mean v of squared differences near each place, each weighted by the trust in its pair.
+
+    Where few pairs are trusted nearby, the mean of a broad window counts as SCARCE more pairs, and where few are
+    trusted there either, the mean of the whole movie does.
+    """
+    sums = torch.cat([pair * square, pair], 1)  # (B, 2, T, H, W)
+    everywhere = sums.sum((2, 3, 4), keepdim=True)
+    typical = everywhere[:, :1] / everywhere[:, 1:].clamp_min(1e-6)
+    broad = _smooth(sums, BROAD)
+    typical = (broad[:, :1] + SCARCE * typical) / (broad[:, 1:] + SCARCE)
+    near = _steady(_smooth(sums, HERE))
+    return (near[:, :1] + SCARCE * typical) / (near[:, 1:] + SCARCE)
+
+
 def _overlap(shape: Sequence[int], offset: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where in (B, C, T, H, W) both a pixel and the one at an offset from it exist: of the first, of the second."""
+    """Slices of (B, C, T, H, W): the pixels whose partner at the offset exists, and those partners."""
 
     def part(sign: int) -> tuple[slice, ...]:
         steps = [(n, sign * d) for n, d in zip(shape, offset, strict=True)]
@@ -222,7 +261,10 @@ def _overlap(shape: Sequence[int], offset: Sequence[int]) -> tuple[tuple[slice, 
 
 
 def _offsets() -> list[tuple[int, int, int]]:
-    """One of each pair ±(frames, rows, columns): two pixels around in the frames next to each, one in three more."""
+    """64 offsets (frames, rows, columns), one of each pair ±o.
+
+    Up to two pixels in the same and the next frame, up to one pixel in the three frames after that.
+    """
     found = itertools.product(range(5), range(-2, 3), range(-2, 3))
     return [(t, i, j) for t, i, j in found if (t, i, j) > (0, 0, 0) and (t <= 1 or max(abs(i), abs(j)) <= 1)]
 
@@ -231,12 +273,12 @@ OFFSETS = _offsets()
 
 
 def _smooth(x: Float[Tensor, "B C T H W"], width: float) -> Float[Tensor, "B C T H W"]:
-    """Sums with a Gaussian of nearness in each frame, 1 at a distance of 0; nothing beyond the frame."""
+    """Sums over a Gaussian window in each frame, 1 at distance 0; zeros beyond the frame."""
     return _nearness(x.shape[3], width, x) @ (x @ _nearness(x.shape[4], width, x))
 
 
 def _steady(x: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B C T H W"]:
-    """Sums over the frames near each."""
+    """Sums over a Gaussian window in time."""
     return torch.einsum("ts,bcshw->bcthw", _nearness(x.shape[2], STEADY, x), x)
 
 
@@ -246,6 +288,7 @@ def _nearness(size: int, width: float, like: Tensor) -> Float[Tensor, "n n"]:
 
 @functools.lru_cache(maxsize=64)
 def _nearness_of(size: int, width: float, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "n n"]:
+    """Gaussian window about each place of a line, as a matrix; cut off at 0.05, which is 2.4 widths away."""
     place = torch.arange(size, dtype=dtype, device=device)
     near = torch.exp(-0.5 * ((place[:, None] - place) / width).square())
     return near * (near > 0.05)
@@ -254,10 +297,11 @@ def _nearness_of(size: int, width: float, dtype: torch.dtype, device: torch.devi
 def median27(movies: Movies) -> Movies:
     """Median of the 3 × 3 × 3 pixels around each; beyond the movie its edge continues.
 
-    Of the 15 numbers at hand the smallest and the largest cannot be the median of all 27: they are left out, the next
-    number joins, and so on until one is left.
+    The median of 27 numbers has 13 below and 13 above. Among any 15 of them, the smallest has 14 above and the largest
+    14 below, so neither can be the median of all. They are dropped, the next number joins, and so on until one is left.
+    This takes minima and maxima of whole tensors, and is much faster than sorting 27 numbers at each pixel.
     """
-    (_, t, h, w, _), x = movies.shape, movies.movedim(-1, 1)
+    (_, t, h, w, _), x = movies.shape, movies.movedim(-1, 1)  # x: (B, C, T, H, W)
     padded = F.pad(x, (1,) * 6, mode="replicate")
     shifts = itertools.product(range(3), repeat=3)
     rest = [padded[:, :, a : a + t, b : b + h, c : c + w].contiguous() for a, b, c in shifts]
@@ -274,7 +318,7 @@ def median27(movies: Movies) -> Movies:
 
 
 def continued(movies: Movies, exists: Bool[Tensor, "B T"]) -> Movies:
-    """The movies with their last frame in the place of those that do not exist, which come last."""
+    """The movies with padding, which comes last in time, replaced by the last frame that exists."""
     number = torch.arange(exists.shape[1], device=exists.device)
     last = torch.minimum(number, exists.sum(1, keepdim=True) - 1)
     return movies.gather(1, last[..., None, None, None].expand_as(movies))
