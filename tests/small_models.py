@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
-import cstformer.models.cst
+import cstformer.starts.frames
+import cstformer.starts.points
 from cstformer import CST, Samples
 from cstformer.starts.gaussian_process import Kernel
 
 
 def known_kernel(coords: torch.Tensor, *_: Any) -> Kernel:
-    """In the place of `fit_kernel`, which takes a second: the tests that use it are about something else."""
+    """Stand in for `fit_kernel`, which takes a second, in tests about something else."""
     return Kernel((0.3,) * coords.shape[-1], 1.0, 0.5, 0.1)
+
+
+@contextmanager
+def patched_kernel(fit_kernel: Callable[..., Kernel] = known_kernel) -> Iterator[None]:
+    """Replace `fit_kernel` for both kinds of data, points and frames."""
+    with (
+        mock.patch.object(cstformer.starts.points, "fit_kernel", fit_kernel),
+        mock.patch.object(cstformer.starts.frames, "fit_kernel", fit_kernel),
+    ):
+        yield
 
 
 def waves(count: int = 6, points: int = 7, channels: int = 2, seed: int = 0) -> Samples:
@@ -36,14 +50,10 @@ def blob(frames: int = 9, height: int = 10, width: int = 9, channels: int | None
     return movie if channels is None else movie[..., None] * np.arange(1, channels + 1)
 
 
-def fit_quickly(model: CST, samples: Samples, **options: Any) -> CST:
+def fit_quickly(model: Any, samples: Samples, **options: Any) -> Any:
     """Fit without searching for the kernel."""
-    slow = cstformer.models.cst.fit_kernel
-    cstformer.models.cst.fit_kernel = known_kernel
-    try:
+    with patched_kernel():
         return model.fit(samples, **options)
-    finally:
-        cstformer.models.cst.fit_kernel = slow
 
 
 def shaken(model: CST, seed: int = 0) -> CST:

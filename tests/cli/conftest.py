@@ -4,16 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
-from small_models import known_kernel, wave_model, waves
+from small_models import patched_kernel, wave_model, waves
 
-import cstformer.models.cst
 from cstformer.cli import main
 
 
 @pytest.fixture
-def cst(capsys, monkeypatch):
+def cst(capsys):
     """Run the command: exit code, standard output, standard error."""
-    monkeypatch.setattr(cstformer.models.cst, "fit_kernel", known_kernel)
 
     def run(*arguments) -> tuple[int, str, str]:
         with warnings.catch_warnings():
@@ -24,7 +22,8 @@ def cst(capsys, monkeypatch):
                 code = end.code
         return (code, *capsys.readouterr())
 
-    return run
+    with patched_kernel():
+        yield run
 
 
 @pytest.fixture
