@@ -9,8 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cstformer.benchmarks.stopwatch import peak_megabytes
 from cstformer.cli import main
-from cstformer.data.batch import Context
-from cstformer.network.transformer import Architecture, ContinuousTransformer, parameter_count
+from cstformer.data.batch import Batch
+from cstformer.network.architecture import Architecture, parameter_count
+from cstformer.network.transformer import ContinuousTransformer
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.training.cost import Workload, memory_bytes, traffic_bytes
@@ -27,7 +28,7 @@ def work(a: Architecture, order: int, points: int = POINTS, dummies: int = DUMMI
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     seen = torch.ones(1, points, a.c, dtype=torch.bool)
-    context = Context(torch.rand(1, points, a.d), torch.randn(1, points, a.c), seen)
+    context = Batch(torch.rand(1, points, a.d), torch.randn(1, points, a.c), seen)
     directions = plan(a.d, up_to(a.d, order)).directions if order else torch.zeros(0, a.d)
     real, start = series.constant(context.coords), series.constant(context.values)
     dummy = series.straight_line(torch.rand(1, dummies, a.d), directions, order)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import KERNEL, generator, normal, tiny_context, tiny_network
 
-from cstformer.data.batch import Batch, Context
+from cstformer.data.batch import Batch
 from cstformer.starts.curves import make_start
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.training.objective import SobolevObjective, Validation
@@ -21,7 +21,7 @@ def objective(pattern="context", attention="exact", start="smooth", noise=0.0, d
     settings = Settings(**({"order": 2, "dummies": 4, "hide": 0.5, "batch": 2, "start": start} | changes))
     kernel = Kernel(KERNEL.lengthscales * d, KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
 
-    def starter(context: Context):
+    def starter(context: Batch):
         return make_start(start, context.coords, context.values, context.observed, kernel)
 
     return SobolevObjective(network, starter, settings, noise, data_noise, mu)
@@ -37,17 +37,17 @@ def batch(d: int = 1, size: int = 2, n: int = 6) -> Batch:
 def test_hidden_values_never_reach_an_answer(d, pattern, attention, start):
     """Whatever a hidden point's value is: no answer changes, not even at the hidden point, start included."""
     o, points = objective(pattern, attention, start, d=d), batch(d).points
-    keep = hide_points(points.tokens, 0.5, generator(1))
-    hidden = points.tokens & ~keep
+    keep = hide_points(points.exists, 0.5, generator(1))
+    hidden = points.exists & ~keep
     assert bool(hidden.any(1).all())
-    low, high = box(points.coords, points.tokens)
+    low, high = box(points.coords, points.exists)
     dummies = dummy_coords("uniform", low, high, 4, generator(2))
 
     def answers(values):
-        moved = Context(points.coords, values, points.observed)
+        moved = Batch(points.coords, values, points.observed)
         context, target = o._disturb(moved, keep, generator(3))
         at_real, at_dummies = o._answers(context, moved, keep, dummies, o.plan.order)
-        return at_real[points.tokens], at_dummies.coefs, target
+        return at_real[points.exists], at_dummies.coefs, target
 
     huge = torch.where(hidden[..., None], torch.full_like(points.values, 1e6), points.values)
     real, series, target = answers(points.values)
@@ -84,8 +84,8 @@ def test_no_noise_and_no_hiding_is_the_plain_sobolev_loss():
     """context: the loss is data_term at all real points + μ Σ over dummies, recomputed here plainly."""
     o, data = objective(hide=0.0, dummy_law="regular", mu=0.01, sobolev_every=1), batch()
     points = data.points
-    low, high = box(points.coords, points.tokens)
-    at_real, y = o._answers(points, points, points.tokens, dummy_coords("regular", low, high, 4), o.plan.order)
+    low, high = box(points.coords, points.exists)
+    at_real, y = o._answers(points, points, points.exists, dummy_coords("regular", low, high, 4), o.plan.order)
     error = (at_real - points.values)[points.observed].square().mean()
     slopes = y.at(1)[0].square().mean() + (2 * y.at(2)[0]).square().mean()
     torch.testing.assert_close(o.loss(data, generator(0)), error + 0.01 * slopes)
@@ -97,8 +97,8 @@ def test_groups_are_hidden_together(pattern):
     grouped = Batch(points, torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(2, -1))
     assert bool(torch.isfinite(o.loss(grouped, generator(0))))
     keep = Validation(o, grouped, seed=0).keep
-    assert bool((points.tokens & ~keep).any())
-    kept, exists = (x.reshape(2, 3, 2).sum(-1) for x in (keep, points.tokens))
+    assert bool((points.exists & ~keep).any())
+    kept, exists = (x.reshape(2, 3, 2).sum(-1) for x in (keep, points.exists))
     assert bool(((kept == 0) | (kept == exists)).all())
 
 
@@ -121,11 +121,11 @@ def test_validation_hides_something_everywhere_and_scores_it():
     validation = Validation(o, data, seed=0, patterns=3)
     points = validation.batch.points
     assert len(validation.batch) == 15
-    hidden = points.tokens & ~validation.keep
+    hidden = points.exists & ~validation.keep
     assert bool(hidden.any(1).all()) and bool((validation.keep.sum(1) >= 2).all())
     before = validation.score()
     values = torch.where(hidden[..., None], points.values + 10, points.values)
-    validation.batch = Batch(Context(points.coords, values, points.observed))
+    validation.batch = Batch(Batch(points.coords, values, points.observed))
     assert validation.score() > before + 10  # the hidden values are the targets
 
 
@@ -136,7 +136,7 @@ def test_recorrupted_noise_of_input_and_target_is_independent():
     shape = (200, 100, 2)
     error = sigma * normal(*shape, seed=1)
     clean = normal(*shape, seed=2)
-    points = Context(normal(200, 100, 1, seed=3), clean + error, torch.ones(shape, dtype=torch.bool))
+    points = Batch(normal(200, 100, 1, seed=3), clean + error, torch.ones(shape, dtype=torch.bool))
     keep = torch.rand(200, 100, generator=generator(4)) > 0.3
     context, target = o._disturb(points, keep, generator(5))
     input_error, target_error = context.values - clean, target - clean
@@ -147,12 +147,12 @@ def test_recorrupted_noise_of_input_and_target_is_independent():
     assert float(torch.corrcoef(torch.stack([input_error[keep].flatten(), error[keep].flatten()]))[0, 1]) > 0.5
     # a hidden point was not an input: its target stays the datum
     assert torch.equal(target[~keep], points.values[~keep])
-    assert torch.equal(context.tokens, keep)
+    assert torch.equal(context.exists, keep)
 
 
 def test_targets_stay_the_data_unless_the_loss_is_squared():
     points = batch().points
-    keep = points.tokens
+    keep = points.exists
     for o in (
         objective(noise=0.2, data_noise=0.3, p=3.0),
         objective(noise=0.2, data_noise=0.0),
@@ -220,7 +220,7 @@ def test_a_rare_sobolev_term_is_unbiased(pattern):
         values = torch.tensor([float(rare.loss(batch(), generator(seed))) for seed in range(600)])
         whole = float(always.loss(batch(), generator(0)))
         without = rare._combine(
-            *rare._answers(*_everything(), 0)[:1], batch().points.values, batch().points.observed, None, 0
+            *rare._answers(*_everything(), 0)[:1], batch().values, batch().observed, None, 0
         )
     high = values > values.median()
     assert float(values[high].unique()) == pytest.approx(float(without) + 3 * (whole - float(without)))
@@ -230,8 +230,8 @@ def test_a_rare_sobolev_term_is_unbiased(pattern):
 
 def _everything():
     points = batch().points
-    low, high = box(points.coords, points.tokens)
-    return points, points, points.tokens, dummy_coords("regular", low, high, 4)
+    low, high = box(points.coords, points.exists)
+    return points, points, points.exists, dummy_coords("regular", low, high, 4)
 
 
 @pytest.mark.parametrize("changes", [{"root": True}, {"p": float("inf")}])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstformer import CST, CSTError
-from cstformer.network.transformer import Architecture, parameter_count
+from cstformer.network.architecture import Architecture, parameter_count
 from cstformer.starts.curves import STARTS
 from cstformer.training.sampling import DUMMY_LAWS
 from cstformer.training.settings import PRESETS, Settings, check_settings, preset, setting_fields

@@ -14,19 +14,11 @@ import torch
 import zarr
 from small_models import blob, fit_quickly, waves
 
-from cstformer import CST, CSTError, Samples
-from cstformer.baselines import BASELINES
-from cstformer.cli import main
+from cstformer import CST, Samples
 from cstformer.data.lazy import LazyFrames
-from cstformer.experiments.base import run_experiment
-from cstformer.experiments.spirals import experiment as spirals
-from cstformer.system import processes
 from cstformer.system.processes import run_processes
 from cstformer.system.tensor_files import read_tensors
-from cstformer.training import sampling
-from cstformer.training import sharing as shared
 from cstformer.training.objective import SobolevObjective
-from cstformer.training.sharing import Share, draw, sharing
 
 COMMON = {"steps": 8, "batch": 7, "precision": "float64", "device": "cpu", "validation": 0.2, "sobolev_every": 2}
 CASES = {
@@ -87,10 +79,9 @@ def be_one_of_two(folder: str) -> None:
 
 
 def started(count: int, function: str, folder: Path) -> None:
-    tests = str(Path(__file__).parent)
-    code = (
-        f"import sys; sys.path.insert(0, {tests!r}); from test_distributed import {function}; {function}(sys.argv[1])"
-    )
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent)]  # of this file, and of small_models
+    code = f"import sys; sys.path[:0] = {paths!r}; from test_team import {function}; {function}(sys.argv[1])"
     run_processes(count, code, folder, False, "nothing saved")
 
 
@@ -151,101 +142,7 @@ def test_a_movie_on_disk_is_shared_too(tmp_path):
     same(model(order=1).fit(frames), model(order=1, devices=2).fit(frames))
 
 
-# Shares
-
-
-@pytest.mark.parametrize("law", ["uniform", "stratified"])
-def test_shares_of_the_random_numbers_make_up_those_of_one_process(law):
-    low, high = torch.zeros(8, 2), torch.ones(8, 2)
-    tokens = torch.rand(8, 5, generator=torch.Generator().manual_seed(3)) < 0.8
-    tokens[:, :3] = True
-
-    def drawn(rows):
-        g = torch.Generator().manual_seed(7)
-        hidden = sampling.hide_points(tokens[rows], 0.9, g)
-        dummies = sampling.dummy_coords(law, low[rows], high[rows], 6, g)
-        noise = draw(torch.randn, (len(low[rows]), 4), g)
-        return hidden, dummies, noise, torch.rand(3, generator=g)
-
-    whole, parts = drawn(slice(0, 8)), []
-    for rank in range(3):
-        share = Share.of(rank, 3, 8)
-        with sharing(share):
-            parts.append(drawn(share.rows))
-    for k in range(3):
-        assert torch.equal(torch.cat([part[k] for part in parts]), whole[k])
-    assert all(torch.equal(part[3], whole[3]) for part in parts)  # the generators are where that of one process is
-
-
-def test_a_loss_of_nothing_is_zero_and_has_a_gradient():
-    x = torch.ones(3, requires_grad=True)
-    for reduce in (shared.mean, shared.maximum):
-        nothing = reduce(x[:0])
-        nothing.backward()
-        assert float(nothing.detach()) == 0 and x.grad.tolist() == [0, 0, 0]
-
-
-def test_shares_cover_a_batch_and_differ_by_one_at_most():
-    for count in range(1, 9):
-        for total in range(count, 20):
-            shares = [Share.of(rank, count, total) for rank in range(count)]
-            assert [i for s in shares for i in range(total)[s.rows]] == list(range(total))
-            sizes = [s.last - s.first for s in shares]
-            assert max(sizes) - min(sizes) <= 1
-
-
 # Ends
-
-
-def test_a_killed_process_ends_the_others_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "GRACE", 0.5)
-    code = "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)"
-    before = time.monotonic()
-    with pytest.raises(CSTError, match=r"process 2 of 2 was killed by SIGKILL \(memory\?\); saved in x"):
-        run_processes(2, code, tmp_path, False, "saved in x")
-    assert time.monotonic() - before < 10
-
-
-def test_the_reason_of_a_failure_is_passed_on(tmp_path):
-    with pytest.raises(CSTError, match="process 1 of 1 failed: ZeroDivisionError: division by zero; saved in x"):
-        run_processes(1, "1 / 0", tmp_path, False, "saved in x")
-    (tmp_path / "0.error").write_text("the settings are wrong")
-    with pytest.raises(CSTError, match="the settings are wrong; saved in x"):
-        run_processes(1, "1 / 0", tmp_path, False, "saved in x")
-
-
-def test_a_stop_is_handed_on_to_the_processes(tmp_path):
-    code = (
-        "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
-        "os.environ['RANK'] == '0' and os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
-    )
-    handler = signal.getsignal(signal.SIGTERM)
-    run_processes(1, code, tmp_path, False, "")
-    assert signal.getsignal(signal.SIGTERM) is handler
-
-
-def test_what_cannot_be_shared_is_refused(monkeypatch):
-    with pytest.raises(CSTError, match="batch=2 cannot be shared by 3 processes"):
-        model(devices=3, batch=2).fit(waves())
-    with pytest.raises(CSTError, match="nodes=2: start the command by torchrun or srun"):
-        model(nodes=2).fit(waves())
-    with pytest.raises(CSTError, match="devices and nodes are for CST alone"):
-        BASELINES["transformer"](devices=2).fit(waves())
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(CSTError, match="4 processes were started, but devices=2 × nodes=1; make them agree"):
-        model(devices=2).fit(waves())
-
-
-def test_experiments_hand_the_number_of_processes_to_their_models(tmp_path, monkeypatch, capsys):
-    def fit(self, *_, **__):
-        raise CSTError(f"would fit on {self.devices} processes")
-
-    monkeypatch.setattr(CST, "fit", fit)
-    with pytest.raises(CSTError, match="would fit on 2 processes"):
-        run_experiment(spirals.EXPERIMENT, "smoke", tmp_path / "a", 0, ["CST"], quiet=True, jobs=1, cst={"devices": 2})
-    assert main(["run", "cost", "--preset", "smoke", "--out", str(tmp_path / "b"), "--devices", "2"]) == 2
-    assert "cost trains no model; leave --devices out" in capsys.readouterr().err
 
 
 def children(pid: int) -> list[int]:
