@@ -1,7 +1,7 @@
-"""Whole frames from patches at any place: between the pixels, and without seams between the patches.
+"""Frames on a finer pixel grid, without seams between the patches.
 
-A model of patches answers at any centre. Patches that overlap are blended with weights that fall to their edges, so
-that no border of a patch is a border in the frame; centres between those of the grid give pixels between the pixels.
+A model of patches answers at any patch centre. Overlapping patches are blended with weights that fall towards their
+edges, which hides the seams; centres between those of the grid give pixels between the pixels of the data.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def fine_frames(
 
     Parameters
     ----------
-    ask : from coordinates (m, 3) of patches to their values (N, m, c), e.g. ``lambda at: model.predict(context, at)``
+    ask : maps coordinates (m, 3) of patch centres to values (N, m, c), e.g. ``lambda at: model.predict(context, at)``
         or a derivative of the model.
-    layout : of the samples that the model was fitted on.
+    layout : layout of the samples that the model was fitted on.
     times : (T,).
     zoom : fine pixel i has its centre at i / zoom. Periodic frames become zoom · H × zoom · W; others end at their last
-        pixel, (zoom · (H − 1) + 1) × (zoom · (W − 1) + 1).
-    overlap : patches over each pixel along an axis; 1 puts them side by side.
+        pixel and become (zoom · (H − 1) + 1) × (zoom · (W − 1) + 1).
+    overlap : patches that cover a pixel along each axis; 1 puts them side by side.
 
     Examples
     --------
@@ -50,6 +50,7 @@ def fine_frames(
     corner = np.stack(np.meshgrid(rows, cols, indexing="ij"), -1).reshape(-1, 2)  # in fine pixels
     centre = corner / zoom + (np.array(layout.patch) - 1) / 2
     size = [_fine(layout, axis, zoom) for axis in (0, 1)]
+    # Weights fall linearly from the centre of a patch to its edges.
     hats = [np.minimum(np.arange(p) + 0.5, p - np.arange(p) - 0.5) if overlap > 1 else np.ones(p) for p in layout.patch]
     weight = np.outer(*hats)[..., None]
     at = np.column_stack([np.repeat(clock, len(centre)), np.tile(centre, (len(clock), 1))])
@@ -60,7 +61,7 @@ def fine_frames(
         r, c = (x + zoom * np.arange(p) for x, p in zip((row, col), layout.patch, strict=True))
         if layout.periodic:
             r, c = r % size[0], c % size[1]
-        inside = np.ix_(r < size[0], c < size[1])  # a patch larger than the frame sticks out
+        inside = np.ix_(r < size[0], c < size[1])  # a patch larger than the frame extends past it
         place = np.ix_(r[r < size[0]], c[c < size[1]])
         total[:, :, *place] += (weight * answers[:, :, i])[:, :, *inside]
         count[place] += weight[inside]
@@ -68,18 +69,18 @@ def fine_frames(
 
 
 def _fine(layout: PatchLayout, axis: int, zoom: int) -> int:
-    """Fine pixels along an axis."""
+    """Number of fine pixels along an axis."""
     size = layout.frame[axis]
     return zoom * size if layout.periodic else zoom * (size - 1) + 1
 
 
 def _corners(layout: PatchLayout, axis: int, zoom: int, overlap: int) -> np.ndarray:
-    """First fine pixel of each patch along an axis; each shift by a fraction of a pixel has a tiling of its own."""
+    """First fine pixel of each patch along an axis: one tiling for each of the `zoom` subpixel shifts."""
     size, patch = layout.frame[axis], layout.patch[axis]
     stride = max(1, patch // overlap)
     corners = []
     for shift in range(zoom):
-        count = size if layout.periodic or shift == 0 else size - 1  # pixels of this shift
+        count = size if layout.periodic or shift == 0 else size - 1  # pixels at this shift
         if layout.periodic:
             starts = set(range(0, size, stride))
         else:

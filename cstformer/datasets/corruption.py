@@ -1,8 +1,8 @@
-"""The corruption of the video experiment: Gaussian noise on a random part of each frame, which nobody is told.
+"""Corruption of the video experiment: Gaussian noise on a random part of each frame, unknown to the model.
 
-A frame of H × W pixels is tiled by square blocks (a pixel is a block of size one). A number of blocks between 40
-and 60 % of all is drawn, then which ones; N(0, 0.5) is added to every colour of the pixels in them, and nothing is
-clipped. Leaving such a clip as it is costs a mean squared error of 0.5 · 0.5² = 0.125.
+A frame of H × W pixels is tiled by square blocks (a pixel is a block of size one). Between 40 and 60 % of the blocks
+are chosen at random; Gaussian noise of standard deviation 0.5 is added to every colour of their pixels, and nothing is
+clipped. A model that returns its input unchanged has a mean squared error of 0.5 · 0.5² = 0.125.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from cstformer.errors import CSTError, unknown
 
 MOTIONS = ("fresh", "fixed", "moving")
-"""Masks over time: drawn anew for each frame, the same in all frames, or one that drifts and wraps around."""
+"""Masks over time: a new one for each frame, the same in all frames, or one that drifts and wraps around."""
 
 
 def draw_masks(
@@ -31,17 +31,17 @@ def draw_masks(
     share: tuple[float, float] = (0.4, 0.6),
     speed: float = 2.0,
 ) -> Bool[Tensor, "clips T H W"]:
-    """Masks, True where a pixel is to be corrupted.
+    """Draw masks, True where a pixel is to be corrupted.
 
     Parameters
     ----------
     clips : number of clips
     size : frames, height and width of a clip
-    generator : everything random comes from it, on its device
+    generator : source of all random numbers; the masks are on its device
     block : side of the square blocks in pixels; it divides height and width
     motion : one of `MOTIONS`
     share : smallest and largest part of a frame to corrupt; the number of blocks is uniform between them
-    speed : pixels a frame by which a ``moving`` mask drifts, in a random direction
+    speed : drift of a ``moving`` mask in pixels per frame, in a random direction
 
     Examples
     --------
@@ -79,16 +79,16 @@ def draw_masks(
 def corrupt(
     clips: Float[Tensor, "clips T H W C"], generator: Generator, *, noise: float = 0.5, **mask: Any
 ) -> tuple[Float[Tensor, "clips T H W C"], Bool[Tensor, "clips T H W"]]:
-    """Corrupted clips, and the masks for those who draw figures: a model must not see them.
+    """Corrupt clips; also return the masks, for figures only: a model must not see them.
 
-    Training draws fresh corruption at each step. Corrupt whole frames, then crop: a small crop has too few blocks
-    for their number to vary as it does in a frame.
+    Training draws new corruption at each step. Corrupt whole frames, then crop: in a small crop the number of corrupted
+    blocks would not vary as it does in a frame.
 
     Parameters
     ----------
     clips : values in [0, 1]
-    generator : everything random comes from it; on the device of the clips
-    noise : standard deviation of what is added
+    generator : source of all random numbers, on the device of the clips
+    noise : standard deviation of the noise
     mask : options of `draw_masks`
 
     Examples
@@ -111,6 +111,6 @@ def corrupt(
 def corrupt_frames(
     clips: Float[np.ndarray, "clips T H W C"], seed: int, *, noise: float = 0.5, **mask: Any
 ) -> tuple[Float[np.ndarray, "clips T H W C"], Bool[np.ndarray, "clips T H W"]]:
-    """`corrupt` for NumPy arrays: the same function behind a seed."""
+    """`corrupt` for NumPy arrays and a seed."""
     values, masks = corrupt(torch.from_numpy(clips), torch.Generator().manual_seed(seed), noise=noise, **mask)
     return values.numpy(), masks.numpy()

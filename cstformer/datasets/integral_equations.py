@@ -10,7 +10,7 @@ curves is one matrix product,
 
 and the answer at any time is the right-hand side evaluated there (Nyström's interpolation formula).
 
-Reference in words: K. E. Atkinson, The Numerical Solution of Integral Equations of the Second Kind (1997).
+Reference: K. E. Atkinson, The Numerical Solution of Integral Equations of the Second Kind (1997).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Volterra:
 
 @dataclass(frozen=True)
 class Solution:
-    """What `solve` found: ``values`` (batch, n, m) at ``times`` (n,), and how it got there.
+    """Result of `solve`: ``values`` (batch, n, m) at ``times`` (n,), and how the iteration went.
 
     ``iterations`` counts damped updates; ``residual`` is max |f + A G(y) − y| over the nodes for the last
     iterate y, which is kept in ``iterate`` (batch, nodes, m) so that `evaluate` can answer at more times.
@@ -91,16 +91,16 @@ def solve(
     samples: int = 10_000,
     seed: int = 0,
 ) -> Solution:
-    """Solve the equation, starting from y = f, and answer at ``times``.
+    """Solve the equation, starting from y = f, and return the solution at ``times``.
 
-    Iterates until the largest change of an update is below ``tolerance``; if ``max_iterations`` updates do
-    not get there, a `CSTWarning` is given and ``converged`` is False. ``updates=n`` instead makes exactly n
-    damped updates, without a warning. The answer is always one more, undamped, right-hand side.
+    Iterates until the largest change of an update is below ``tolerance``. If ``max_iterations`` updates do
+    not suffice, it warns and sets ``converged`` to False. ``updates=n`` makes exactly n damped updates instead,
+    without a warning. The values are always one more, undamped, evaluation of the right-hand side.
 
     Methods: "trapezoid", second order, reads the kernel on s ≤ t only; "spline", fourth order, integrates the
     not-a-knot cubic spline through the integrand at all nodes, so K must continue smoothly past s = t;
     "monte-carlo" averages ``samples`` uniform draws of s in [a, t] for every t, with G(y) linear between the
-    nodes. Its draws follow from ``seed`` and stay the same in all updates, so that the iteration can settle.
+    nodes. The same draws, given by ``seed``, are used in all updates, so that the iteration can converge.
 
     >>> growth = Volterra(kernel=lambda t, s: np.eye(1), free_term=lambda t: np.ones((len(t), 1)))
     >>> answer = solve(growth, [0.0, 1.0], method="spline")  # y = 1 + ∫ y ds
@@ -172,7 +172,7 @@ def _operator(
     """Matrix A (n·m, nodes·m) with A G ≈ ∫_a^t K(t, s) G(s) ds for every t in times and G given on grid."""
     n, t = len(times), times[:, None]
     if method == "trapezoid":
-        # Whole panels below t, then a shorter one that ends in t, where G is linear between its two nodes.
+        # Whole panels up to t, then a shorter one that ends at t, with G linear between the two nodes around t.
         h = grid[1] - grid[0]
         panel, fraction = _locate(grid, times)
         row, column = np.arange(n), np.arange(len(grid))
@@ -202,7 +202,7 @@ def _operator(
 
 
 def _locate(grid: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Panel index of each time on a uniform grid, and its place in [0, 1] inside that panel."""
+    """Panel of each time on a uniform grid, and its position in [0, 1] within that panel."""
     position = (times - grid[0]) / (grid[1] - grid[0])
     panel = np.clip(position.astype(int), 0, len(grid) - 2)
     return panel, np.clip(position - panel, 0.0, 1.0)

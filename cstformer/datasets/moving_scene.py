@@ -1,7 +1,7 @@
 r"""A synthetic driving scene, exact at any time and place: a function (t, row, col) → colour in [0, 1].
 
-The scene is a few layers, the first one opaque and far, the others with holes and nearer and nearer. A camera moves
-in front of them: layer l, at depth :math:`z_l`, is seen at
+The scene is a stack of layers. The first is opaque and far away, the others have holes and lie nearer and nearer. A
+camera moves in front of them: the point x of the picture shows layer l, at depth :math:`z_l`, at
 
 .. math:: q_l(t, x) = c + e^{-\text{zoom}\, t / z_l} (x - c) + \frac{\text{path}(t)}{z_l}, \qquad
           \text{path}(t) = v t + s \sin(2π t / 12),
@@ -26,16 +26,16 @@ from cstformer.datasets.video import SIZE, Recording
 from cstformer.errors import CSTError
 
 COARSEST, FINEST = 1 / 200, 1 / 5
-"""Frequencies of the textures, in cycles a pixel; holes use the coarser half of the octaves."""
+"""Frequencies of the textures, in cycles per pixel; holes use the coarser half of the octaves."""
 CONTRAST = 0.4
 """Standard deviation of a layer's texture before it is squashed into [0, 1]."""
 PERIOD = 12
-"""Frames in which the camera sways to and fro."""
+"""Period of the camera's sway, in frames."""
 
 
 @dataclass(frozen=True)
 class MovingScene:
-    """One scene; another seed is another one.
+    """One scene; each seed gives a different one.
 
     Times count frames, rows and columns count pixels, and all three may be any real numbers.
 
@@ -52,13 +52,13 @@ class MovingScene:
     """Height and width of the frames."""
     layers: int = 3
     speed: float = 3.0
-    """Pixels a frame by which the nearest layer moves on average, in a random direction."""
+    """Mean speed of the nearest layer in pixels per frame, in a random direction."""
     sway: float = 2.0
-    """Pixels by which it swings to and fro beside that."""
+    """Amplitude of its sway about that path, in pixels."""
     zoom: float = 0.01
-    """Growth of the nearest layer in a frame."""
+    """Relative growth of the nearest layer per frame."""
     waves: int = 48
-    """Plane waves of each colour and of each layer's holes."""
+    """Plane waves in each colour and in the holes of each layer."""
 
     def __post_init__(self) -> None:
         if self.layers < 1 or self.waves < 1:
@@ -70,7 +70,7 @@ class MovingScene:
         return 2.0 ** np.arange(self.layers)[::-1]
 
     def seen_at(self, layer: int, t: ArrayLike, row: ArrayLike, col: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Place (row, col) of a layer that is seen at (t, row, col): the motion, known exactly."""
+        """Place (row, col) on a layer that pixel (row, col) shows at time t: the exact motion."""
         t, row, col = (as_floats(name, x) for name, x in (("t", t), ("row", row), ("col", col)))
         depth, grow = self.depths[layer], np.exp(-self.zoom * t / self.depths[layer])
         (along, aside), (height, width) = self._angles, self.size
@@ -82,7 +82,7 @@ class MovingScene:
         )
 
     def __call__(self, t: ArrayLike, row: ArrayLike, col: ArrayLike) -> Float[np.ndarray, "*shape 3"]:
-        """Colours in [0, 1] at times and places, which are broadcast against each other."""
+        """Colours in [0, 1] at times and places, which broadcast against each other."""
         picture: np.ndarray | None = None
         for layer in range(self.layers):
             texture, shape, mean = self._layers[layer]
@@ -92,7 +92,7 @@ class MovingScene:
             if picture is None:
                 picture = colour
                 continue
-            opaque = 0.5 + 0.5 * np.tanh(2 * _sum(shape, r, c) / _slope(shape))  # 0 to 1 within about a pixel
+            opaque = 0.5 + 0.5 * np.tanh(2 * _sum(shape, r, c) / _slope(shape))  # 0 to 1 over about a pixel
             picture = picture + opaque[..., None] * (colour - picture)
         assert picture is not None
         return picture
@@ -104,7 +104,7 @@ class MovingScene:
         return np.concatenate([self(t[i : i + 1, None, None], rows[:, None], cols) for i in range(len(t))])
 
     def recording(self, length: int) -> Recording:
-        """The frames 0, 1, 2... as a camera of 8 bits would record them, drawn when they are asked for."""
+        """Frames 0, 1, 2... as an 8-bit camera would record them; each is computed when it is read."""
 
         def read(start: int, stop: int) -> Iterator[np.ndarray]:
             return (np.rint(255 * self.frames(t)[0]).astype(np.uint8) for t in range(start, stop))
@@ -128,18 +128,18 @@ class MovingScene:
 
 
 _MIX = np.array([[1.0, 1.0, 1.0], [0.3, 0.0, -0.3], [0.15, -0.3, 0.15]])
-"""Red, green and blue of brightness and of two hues, which are weaker, as in photographs."""
+"""Red, green and blue of brightness and of two hues; the hues are weaker, as in photographs."""
 
 
 def _waves(rng: np.random.Generator, count: int, low: float, high: float) -> Float[np.ndarray, "3 count"]:
-    """Frequencies along rows and columns in cycles a pixel, and phases; evenly many in each octave."""
+    """Frequencies along rows and columns in cycles per pixel, and phases; equally many in each octave."""
     octave = (np.arange(count) + rng.random(count)) / count
     frequency, angle = low * (high / low) ** octave, rng.uniform(0, 2 * np.pi, count)
     return np.stack([frequency * np.sin(angle), frequency * np.cos(angle), rng.random(count)])
 
 
 def _sum(waves: np.ndarray, row: np.ndarray, col: np.ndarray) -> np.ndarray:
-    """√(2/n) Σ cos 2π(f·x + φ): variance one. On a grid the product of two exponentials saves most cosines."""
+    """√(2/n) Σ cos 2π(f·x + φ), of variance one. On a grid, the product of two exponentials saves most cosines."""
     of_row = np.exp(2j * np.pi * (row[..., None] * waves[0] + waves[2]))
     of_col = np.exp(2j * np.pi * col[..., None] * waves[1])
     return np.sqrt(2 / waves.shape[1]) * (
@@ -148,5 +148,5 @@ def _sum(waves: np.ndarray, row: np.ndarray, col: np.ndarray) -> np.ndarray:
 
 
 def _slope(waves: np.ndarray) -> float:
-    """Root mean square slope of `_sum` in a direction, a pixel."""
+    """Root mean square slope of `_sum` along any direction, per pixel."""
     return float(2 * np.pi * np.sqrt((waves[:2] ** 2).sum(0).mean() / 2))

@@ -1,13 +1,14 @@
-r"""The Navier–Stokes set of the Fourier neural operator: its law, and a generator that resumes.
+r"""The Navier–Stokes data set of the Fourier neural operator: its equation, and a generator that resumes.
 
     ∂w/∂t + u·∇w = ν Δw + f,   ν = 10⁻³,   f = 0.1 (sin 2π(x + y) + cos 2π(x + y)),   on the unit torus,
 
-from the Gaussian random field w₀ = Re Σ_k σ_k z_k e^{2πi k·x}, σ_k = √2 · 7^{3/2} (4π²|k|² + 49)^{−5/4}, σ_0 = 0. Two
-amplitudes exist. In the script of 2021, older than the published file, the real and the imaginary part of z_k each have
-variance 1, and w₀ the standard deviation 0.262; in the current one they have 1/2 each, and w₀ has 0.185.
+starting from the Gaussian random field w₀ = Re Σ_k σ_k z_k e^{2πi k·x}, σ_k = √2 · 7^{3/2} (4π²|k|² + 49)^{−5/4},
+σ_0 = 0. There are two amplitudes. In the script of 2021, which is older than the published file, the real and the
+imaginary part of z_k each have variance 1, and w₀ has the standard deviation 0.262. In the current script they have
+variance 1/2 each, and w₀ has 0.185.
 
 `make_navier_stokes` writes `law.samples` solutions to a Zarr group, readable by xarray: ``vorticity`` (sample, time, x,
-y) and ``initial`` (sample, x, y). Solution i depends on the seed and i alone, on every grid and for any number of
+y) and ``initial`` (sample, x, y). Solution i depends only on the seed and i, on every grid and for any number of
 workers. `Solutions` in `navier_stokes_reader` reads it.
 """
 
@@ -39,15 +40,15 @@ from cstformer.system.zarr_files import open_zarr
 VISCOSITY = 1e-3
 AMPLITUDES = {"2021": 1.0, "current": math.sqrt(0.5)}
 """Standard deviation of the real and of the imaginary part of z_k."""
-BLOCK = 10  # solutions that are solved together and make one chunk: few enough for the cache of one core
-DRAWN = 256  # waves are drawn for the grid of the original script, whatever the grid
-MOST_SOLUTIONS, MOST_TIMES = 10**7, 10**4  # of one file: larger numbers are mistakes
+BLOCK = 10  # solutions that are solved together and stored in one chunk; they fit into the cache of one core
+DRAWN = 256  # waves are drawn for the grid of the original script, whatever grid is used
+MOST_SOLUTIONS, MOST_TIMES = 10**7, 10**4  # in one file; larger numbers are taken for mistakes
 _ATTRIBUTE = "navier_stokes"  # of the Zarr group: marks the file and holds its law
 
 
 @dataclass(frozen=True)
 class Law:
-    """Which solutions: everything that the numbers depend on.
+    """Everything that determines the solutions of a file.
 
     >>> Law(samples=2, until=3, every=0.5).times.tolist()
     [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
@@ -62,7 +63,7 @@ class Law:
     amplitude: str = "2021"
     seed: int = 0
     step: float = 1 / 16
-    """Time step of the solver; 16 a time unit leave an error of 10⁻⁶ at t = 20."""
+    """Time step of the solver; 16 steps per time unit leave an error of 10⁻⁶ at t = 20."""
 
     def __post_init__(self) -> None:
         if self.amplitude not in AMPLITUDES:
@@ -95,11 +96,11 @@ def forcing(size: int) -> Float[np.ndarray, "size size"]:
 
 
 def initial_vorticity(index: int, law: Law) -> Float[np.ndarray, "size size"]:
-    """w₀ of solution ``index``: the same function on every grid, as far as the grid can show it."""
+    """w₀ of solution ``index``: the same function on every grid, up to the waves that the grid resolves."""
     z = np.random.default_rng([law.seed, index]).standard_normal((2, DRAWN, DRAWN))
     k = np.fft.fftfreq(DRAWN, 1 / DRAWN)
     k = k[np.abs(k) < law.size / 2]
-    rows = k.astype(int)  # the place of wave k on a grid of any size, counted from the end if negative
+    rows = k.astype(int)  # index of wave k on a grid of any size; negative waves count from the end
     sigma = math.sqrt(2) * 7**1.5 * (4 * np.pi**2 * (k[:, None] ** 2 + k**2) + 49) ** -1.25
     sigma[0, 0] = 0.0
     waves = np.zeros((law.size, law.size), dtype=complex)
@@ -110,7 +111,7 @@ def initial_vorticity(index: int, law: Law) -> Float[np.ndarray, "size size"]:
 def solutions(
     indices: ArrayLike, law: Law, dtype: str = "float32"
 ) -> tuple[Float[np.ndarray, "n size size"], Float[np.ndarray, "n T size size"]]:
-    """Initial vorticity of the chosen solutions, and their vorticity at the law's times."""
+    """Solve for the chosen solutions: initial vorticity, and vorticity at the times of the law."""
     import torch
 
     from cstformer.datasets.vorticity import solve
@@ -129,18 +130,18 @@ def make_navier_stokes(
     scheduler: str | None = None,
     progress: bool = True,
 ) -> int:
-    """Write the solutions of ``law`` to a Zarr group, or go on where an earlier run was stopped.
+    """Write the solutions of ``law`` to a Zarr group; resume if an earlier run was stopped.
 
     Parameters
     ----------
     path : ends in ``.zarr``. With a ``scheduler``, all its workers must see this path.
-    jobs : processes, of one thread each; as many as there are cores by default.
+    jobs : number of processes, of one thread each; the number of cores by default.
     scheduler : address of a Dask cluster to compute on, e.g. ``tcp://10.0.0.1:8786``.
     progress : show a bar on standard error.
 
     Returns
     -------
-    Number of solutions that were computed now.
+    Number of solutions that this call computed.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -170,7 +171,7 @@ def make_navier_stokes(
 
 
 def _claim(path: Path, law: Law) -> Any:
-    """Make the group with all its arrays and no solution; or open it and check that it has the same law."""
+    """Create the group with empty arrays; if it exists, open it and check that it has the same law."""
     try:
         import zarr
     except ImportError as error:
@@ -183,7 +184,7 @@ def _claim(path: Path, law: Law) -> Any:
         if differ := [k for k, v in asdict(law).items() if found.get(k) != v]:
             theirs = ", ".join(f"{k} {found.get(k)}, not {asdict(law)[k]}" for k in differ)
             raise CSTError(f"{path} holds another set ({theirs}); choose another name or remove it")
-        for stray in path.rglob("*.partial"):  # what a killed writer left
+        for stray in path.rglob("*.partial"):  # left by a writer that was killed
             stray.unlink()
         with readable(path, "Zarr"):
             return open_zarr(path, writable=True)
@@ -208,7 +209,7 @@ def _claim(path: Path, law: Law) -> Any:
 
 
 def law_of(path: Path) -> dict[str, Any] | None:
-    """Law of a Zarr group that `make_navier_stokes` wrote, from its metadata; None for anything else."""
+    """Law in the metadata of a Zarr group that `make_navier_stokes` wrote; None for any other file."""
     meta = path / "zarr.json"
     if not meta.is_file():
         return None
@@ -222,7 +223,7 @@ def members_of(block: int, law: Law) -> range:
 
 
 def _make_block(path: str, block: int) -> int:
-    """Compute and write one block; the mark that it is finished comes last."""
+    """Compute and write one block; it is marked as finished last."""
     keep_freed_memory()
     group = open_zarr(path, writable=True)
     law = Law(**group.attrs[_ATTRIBUTE])
@@ -234,7 +235,7 @@ def _make_block(path: str, block: int) -> int:
 
 
 def _computed(path: str, blocks: list[int], jobs: int, scheduler: str | None) -> Iterator[int]:
-    """Compute the blocks, in whatever order; the number of solutions of each when it is written."""
+    """Compute the blocks in any order; yield the number of solutions in each after it is written."""
     if scheduler is not None:
         with dask_cluster(scheduler) as client:
             yield from _drained(client.get_executor(pure=False), path, blocks)
@@ -253,7 +254,7 @@ def _drained(pool: Executor, path: str, blocks: list[int]) -> Iterator[int]:
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
-        raise CSTError("a worker process was killed (memory?); run the same command to go on") from error
+        raise CSTError("a worker process was killed (out of memory?); run the same command to go on") from error
     finally:
         for future in futures:
             future.cancel()

@@ -1,4 +1,4 @@
-"""Navier–Stokes solutions from a file, lazily: our own Zarr group or the published ``.mat``, as frames or `Samples`."""
+"""Read Navier–Stokes solutions lazily, as frames or `Samples`, from our Zarr group or the published ``.mat`` file."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from cstformer.system.zarr_files import open_zarr
 
 
 def is_navier_stokes(path: str | os.PathLike[str]) -> bool:
-    """Whether `Solutions` reads this file: one that `make_navier_stokes` wrote, or a ``.mat`` file."""
+    """Whether `Solutions` reads this file: a group that `make_navier_stokes` wrote, or a ``.mat`` file."""
     source = Path(path)
     return source.suffix.lower() == ".mat" or (source.suffix == ".zarr" and law_of(source) is not None)
 
 
 class Solutions:
-    """Solutions in a file: what was made by `make_navier_stokes`, or the published ``.mat`` (variable ``u``).
+    """Solutions in a file that `make_navier_stokes` wrote, or in the published ``.mat`` file (variable ``u``).
 
-    Nothing but the shape and the times is read before `frames` or `samples` ask for it; a ``.mat`` file older than
-    version 7.3 has to be read whole.
+    Opening reads only the shape and the times; `frames` and `samples` read the rest. A ``.mat`` file older than version
+    7.3 is read whole at once.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Solutions:
 
         check_hdf5(path)
         with h5py.File(path, "r") as file:
-            # MATLAB stores the first axis fastest, so that HDF5 sees (T, ny, nx, N).
+            # MATLAB stores the first axis fastest, so HDF5 sees (T, ny, nx, N).
             shape = file["u"].shape if "u" in file else ()
             few = "t" in file and file["t"].size == math.prod(shape[:1])
             self._describe(shape[::-1], np.asarray(file["t"]) if few else None)
@@ -98,7 +98,7 @@ class Solutions:
         self._read = lambda rows, at: np.moveaxis(u[rows][..., at], -1, 1)
 
     def _describe(self, shape: tuple[int, ...], times: np.ndarray | None) -> None:
-        """Take the shape (N, nx, ny, T) of the variable u and the times, 1, 2, 3… if there are none that fit."""
+        """Set the shape, from that of u (N, nx, ny, T), and the times; 1, 2, 3… if there are not T of them."""
         if len(shape) != 4:
             raise CSTError(f"the variable u must be (N, nx, ny, T), got {shape or 'none'}")
         N, nx, ny, T = shape
@@ -112,7 +112,7 @@ class Solutions:
         return self.shape[0]
 
     def describe(self) -> str:
-        """A few lines about the file."""
+        """Readable summary of two lines."""
         N, T, nx, ny = self.shape
         first = self.frames([0])
         return (
@@ -124,7 +124,7 @@ class Solutions:
     def frames(self, dynamics: Any = None, times: ArrayLike | None = None) -> Float[np.ndarray, "n T nx ny"]:
         """Vorticity of chosen solutions (an index, a slice, a list; all by default) at chosen times.
 
-        ``times`` are some of `self.times`: (T,) for all solutions, or (n, T) with a row for each.
+        ``times`` must be among `self.times`: (T,) for all solutions, or (n, T) with one row per solution.
         """
         rows = self._rows(dynamics)
         at = self._places(times, len(rows))
@@ -135,7 +135,7 @@ class Solutions:
         return np.take_along_axis(found, place.reshape(at.shape)[:, :, None, None], axis=1)
 
     def samples(self, dynamics: Any = None, times: ArrayLike | None = None, patch: tuple[int, int] = (8, 8)) -> Samples:
-        """The same frames as patch tokens (t, row, col), one sample a solution, whose id is its number."""
+        """The same frames as patch tokens (t, row, col); each solution is a sample whose id is its index."""
         rows, frames = self._rows(dynamics), self.frames(dynamics, times)[..., None]
         clock = self.times[self._places(times, len(rows))]
         groups = [(frames, clock)] if clock.ndim == 1 else zip(frames[:, None], clock, strict=True)

@@ -24,7 +24,7 @@ from cstformer.data.samples import Samples
 from cstformer.datasets.integral_equations import Volterra, evaluate, solve
 from cstformer.errors import CSTError
 
-UPDATES = 5  # damped updates behind the published file, before the last evaluation
+UPDATES = 5  # damped updates before the last evaluation, as in the published file
 DAMPING = 0.5
 METHOD = "spline"
 NODES = 199  # exact to 1e-6 with the fourth-order rule
@@ -34,7 +34,7 @@ MONTE_CARLO_NODES = 100
 
 @dataclass(frozen=True)
 class Spirals:
-    """Curves of one law: what an observer sees (``values``) and what is behind it (``clean``, ``u``)."""
+    """Curves of one equation: observed ``values``, their noise-free ``clean`` values and the parameters ``u``."""
 
     times: Float[np.ndarray, " n_points"]
     values: Float[np.ndarray, "n_curves n_points 2"]
@@ -43,12 +43,12 @@ class Spirals:
     iterate: Float[np.ndarray, "n_curves nodes 2"] = field(repr=False)
 
     def samples(self) -> Samples:
-        """Give the observed values at all points as `Samples` with coordinate t and values x, y."""
+        """Observed values at all points as `Samples` with coordinate t and values x, y."""
         coords = np.broadcast_to(self.times[None, :, None], (*self.values.shape[:2], 1)).copy()
         return Samples(coords, self.values, coord_names=("t",), value_names=("x", "y"))
 
     def clean_at(self, times: ArrayLike) -> Float[np.ndarray, "n_curves m 2"]:
-        """Noise-free curves at any times in [0, 1]: the last evaluation of the law, made there."""
+        """Noise-free curves at any times in [0, 1]: the last evaluation of the right-hand side, at these times."""
         return evaluate(equation(self.u), self.iterate, times, method=METHOD)
 
 
@@ -62,7 +62,7 @@ def equation(u: Float[np.ndarray, "n_curves 2"]) -> Volterra:
 
 
 def kernel(t: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """K(t, s); the angle is a sum, so this is no convolution.
+    """K(t, s), which depends on t + s and is therefore not a convolution.
 
     >>> kernel(np.array(0.25), np.array(0.0)).round(12).tolist()
     [[0.0, -1.0], [-1.0, -0.0]]
@@ -87,16 +87,16 @@ def make_spirals(
     converged: bool = False,
     u: ArrayLike | None = None,
 ) -> Spirals:
-    """Make spirals on n_points equispaced times of [0, 1].
+    """Make spirals at n_points equispaced times in [0, 1].
 
     ``observation_noise`` is the standard deviation of independent Gaussian noise on each point and component.
-    ``monte_carlo_noise`` adds the errors of the authors' solver. (a) Each integral is disturbed as M = 10 000
-    uniform samples would: by a Gaussian of variance t² Var_s[K(t, s) G(y(s))] / M, s uniform on [0, t], which
+    ``monte_carlo_noise`` adds the errors of the authors' solver. (a) Each integral gets the error of M = 10 000
+    uniform samples: a Gaussian of variance t² Var_s[K(t, s) G(y(s))] / M, s uniform on [0, t], which
     is 0 at t = 0 and about 0.009² at t = 1. (b) The iterate is known on 100 random inner nodes and both ends,
-    with a natural cubic spline in between, which bends a few steep curves by up to 0.2. We redraw the nodes
-    at each update: so the errors are as large as in the published file. ``converged`` curves get (a) only.
-    The three random parts (u and both noises) have their own streams: switching one off leaves the others as
-    they are. ``u`` (n, 2), if given, replaces the random one, and n replaces n_curves.
+    with a natural cubic spline in between, which bends a few steep curves by up to 0.2. The nodes are redrawn
+    at each update, which makes the errors as large as in the published file. ``converged`` curves get (a) only.
+    The three random parts (u and both noises) have their own streams: switching one off does not change the
+    others. ``u`` (n, 2), if given, replaces the random one, and n replaces n_curves.
 
     >>> spirals = make_spirals(3, seed=1, observation_noise=0.0, monte_carlo_noise=False)
     >>> bool(np.allclose(spirals.values[:, 0], spirals.u + [1.0, -1.0]))

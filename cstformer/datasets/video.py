@@ -1,8 +1,8 @@
-"""Video of any kind as recordings, and recordings as clips: 128 × 160 pixels, three colours, values in [0, 1].
+"""Video files as recordings, and recordings as clips: 128 × 160 pixels, three colours, values in [0, 1].
 
-Frames are prepared as PredNet (Lotter et al., 2016) prepared KITTI: resize so that the height is 128, keeping the
-aspect, and keep the centre 160 columns. Clips never cross from one recording into another, and train and test never
-share a recording. Everything is read when it is asked for: an hour of video does not enter memory.
+Frames are prepared as PredNet (Lotter et al., 2016) prepared KITTI: resized to a height of 128, keeping the aspect
+ratio, and cropped to the centre 160 columns. A clip never crosses from one recording into another, and training and
+test sets never share a recording. Frames are read when they are needed: an hour of video does not fill memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cstformer.errors import CSTError
 SIZE = (128, 160)
 """Height and width of the frames of the paper's video experiment."""
 LENGTH = 10
-"""Frames of a clip."""
+"""Frames per clip."""
 
 
 def fit_frame(frame: UInt8[np.ndarray, "h w 3"], size: tuple[int, int] = SIZE) -> UInt8[np.ndarray, "H W 3"]:
@@ -56,9 +56,9 @@ class Recording:
     length: int
     """Number of frames."""
     read: Callable[[int, int], Frames]
-    """Gives the frames from start to stop, uint8, of any size."""
+    """Reads the frames from start to stop: uint8, of any size."""
     size: tuple[int, int] = SIZE
-    """Height and width that frames are brought to."""
+    """Height and width that `frames` resizes to."""
 
     def __repr__(self) -> str:
         return f"Recording({self.name!r}, {self.length} frames)"
@@ -83,14 +83,14 @@ def open_videos(
     ----------
     paths : any of
 
-        - PredNet's ``X_NAME.hkl`` with ``sources_NAME.hkl`` beside it: one recording a source;
-        - a folder with PNG or JPEG frames, in itself or in folders below: one recording a folder;
+        - PredNet's ``X_NAME.hkl`` with ``sources_NAME.hkl`` beside it: one recording per source;
+        - a folder with PNG or JPEG frames, in itself or in subfolders: one recording per folder;
         - mp4, avi, mov, mkv: one recording;
-        - ``.npz`` with uint8 arrays (T, H, W, 3) or (T, H, W): one recording an array. Save long ones by
-          ``np.savez``; in a compressed file every read begins at the first frame.
-    size : height and width to bring the frames to
+        - ``.npz`` with uint8 arrays (T, H, W, 3) or (T, H, W): one recording per array. Save long ones by
+          ``np.savez``: in a compressed file every read starts at the first frame.
+    size : height and width to resize frames to
     only : pattern of names to keep, e.g. ``"*image_03*"`` for one of KITTI's cameras. Two cameras of one drive are two
-        recordings, which a split could separate.
+        recordings, and a split could put them on different sides.
     """
     found = [(name, count, read) for path in paths for name, count, read in find_recordings(Path(path))]
     chosen = [Recording(*each, size) for each in found if only is None or fnmatch(each[0], only)]
@@ -104,7 +104,7 @@ def open_videos(
 
 @dataclass(frozen=True)
 class Clips:
-    """Clips of `length` frames, `stride` apart, each within one recording; shorter recordings have none.
+    """Clips of `length` frames, `stride` apart, each within one recording; recordings that are too short have none.
 
     >>> one = Recording("a", 25, lambda start, stop: iter(np.full((stop - start, 2, 4, 3), 255, np.uint8)), (2, 2))
     >>> clips = Clips([one], length=10)
@@ -144,9 +144,9 @@ class Clips:
 def split_recordings(
     recordings: Sequence[Recording], fraction: float = 0.7, seed: int | None = 0
 ) -> tuple[list[Recording], list[Recording]]:
-    """Two sets of whole recordings, the first with about `fraction` of all frames.
+    """Split whole recordings into two sets, the first with about `fraction` of all frames.
 
-    They are drawn at random; without a ``seed`` the longest are the first.
+    Recordings are drawn at random; with ``seed=None`` the first set gets the longest ones.
     """
     if len(recordings) < 2 or not 0 < fraction < 1:
         raise CSTError(

@@ -1,6 +1,6 @@
-"""Readers of video files: each finds the recordings in a file or folder and reads any run of frames from the disk.
+"""Readers of video files: each finds the recordings in a file or folder and reads any range of frames from disk.
 
-Nothing is kept in memory but the frame at hand, so that an hour of video can be opened as fast as a second.
+Only one frame at a time is kept in memory, so that an hour of video opens as fast as a second of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Found = tuple[str, int, Callable[[int, int], Frames]]
 
 IMAGES = (".png", ".jpg", ".jpeg")
 REORDERED = 16
-"""A film stores frames in another order than it shows them; no codec moves one further than this."""
+"""Codecs store frames in another order than they show them; no codec moves a frame further than this."""
 
 
 def find_recordings(path: Path) -> list[Found]:
@@ -39,7 +39,7 @@ def find_recordings(path: Path) -> list[Found]:
 
 
 def _colour(frame: np.ndarray) -> UInt8[np.ndarray, "h w 3"]:
-    """Grey becomes three equal colours."""
+    """Repeat a grey frame as three equal colours."""
     return np.repeat(frame[..., None], 3, axis=-1) if frame.ndim == 2 else frame
 
 
@@ -79,7 +79,7 @@ def _hickle_frames(path: Path, key: str, first: int, start: int, stop: int) -> F
 
 
 def _strings(file: Any) -> list[str]:
-    """Strings of a list: an array of them, or a group of numbered items, repeats being references to the first."""
+    """Strings of a list: an array, or a group of numbered items in which repeats are references to the first."""
     h5py = _needed("h5py")
     node = file[next(key for key in file if key.startswith("data"))]
     if not isinstance(node, h5py.Group):
@@ -117,7 +117,7 @@ def _npz_frames(path: Path, key: str, shape: Sequence[int], start: int, stop: in
             raise CSTError(f"{path}: {key!r} is stored column by column; save np.ascontiguousarray of it")
         header, info = stream.tell(), archive.getinfo(f"{key}.npy")
         source: Any = stream
-        if info.compress_type == zipfile.ZIP_STORED:  # then the array is a plain piece of the file
+        if info.compress_type == zipfile.ZIP_STORED:  # the array is a contiguous part of the file
             source = path.open("rb")
             source.seek(info.header_offset + 26)
             name, extra = np.frombuffer(source.read(4), "<u2").tolist()
@@ -137,7 +137,7 @@ def _film(path: Path) -> list[Found]:
         if not container.streams.video:
             raise CSTError(f"{path} has no video stream; give a film")
         shown = [packet.pts for packet in container.demux(container.streams.video[0]) if packet.size]
-    # Without time stamps frames can only be counted from the beginning.
+    # Without time stamps, frames can only be counted from the start.
     stamps = None if None in shown else np.sort(np.array(shown))
     return [(path.stem, len(shown), partial(_film_frames, path, stamps))]
 
@@ -181,13 +181,13 @@ def _pictures(files: list[Path], start: int, stop: int) -> Frames:
     for file in files[start:stop]:
         with readable(file, "a picture"), image.open(file) as picture:
             if picture.mode[0] in "IF":
-                raise CSTError(f"{file} has more than 8 bits a colour; convert it to 8 bits")
+                raise CSTError(f"{file} has more than 8 bits per colour; convert it to 8 bits")
             frame = np.asarray(picture.convert("RGB"))
         yield frame
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Sort key by which frame 10 comes after frame 9."""
+    """Sort key that puts frame 10 after frame 9."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
 
 

@@ -3,13 +3,14 @@ r"""Two-dimensional incompressible flow on a torus, in vorticity form, by a pseu
     ∂w/∂t + u ∂w/∂x + v ∂w/∂y = ν Δw + f,     u = ∂ψ/∂y,  v = −∂ψ/∂x,  −Δψ = w
 
 on [0, Lx) × [0, Ly), periodic. With p = v² − u² and q = uv the advection is ∂²p/∂x∂y + (∂²/∂x² − ∂²/∂y²) q, so
-that a right-hand side takes four FFTs of real fields: two back for u and v, two forth for p and q (C. Basdevant,
-1983). Two flows share each complex FFT, one as its real and one as its imaginary part; all but the products u², v²,
-uv is linear and does not mix them. Waves of |k| ≤ (N − 1) // 3 along an axis of N points are kept, whose products are
-free of aliasing (the 2/3 rule).
+that a right-hand side takes four FFTs of real fields: two inverse ones for u and v, two forward ones for p and q
+(C. Basdevant, 1983). Two flows share each complex FFT, one as its real and one as its imaginary part; everything but
+the products u², v², uv is linear and does not mix them. Waves of |k| ≤ (N − 1) // 3 along an axis of N points are kept;
+their products are free of aliasing (the 2/3 rule).
 
-In time: the classical Runge–Kutta method of order four on e^{νk²t} ŵ, which makes diffusion exact. It is written in
-increments, with e^z − 1 in place of e^z: a float32 factor near one would err by the same amount at every step.
+Time stepping is the classical Runge–Kutta method of order four for e^{νk²t} ŵ, which treats diffusion exactly. It is
+written in increments, with e^z − 1 in place of e^z: a float32 factor near one would make the same rounding error at
+every step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from cstformer.data.arrays import as_floats
 from cstformer.errors import CSTError
 
-CHECK_EVERY = 10  # steps between two looks at the speed of the flow
+CHECK_EVERY = 10  # steps between two checks of the CFL condition
 Forcing = Tensor | Callable[[float], Tensor] | None
 
 
@@ -40,16 +41,16 @@ def solve(
     lengths: tuple[float, float] = (1.0, 1.0),
     start: float = 0.0,
 ) -> Float[Tensor, "*batch T nx ny"]:
-    """Vorticity at ``times`` of flows that have the vorticity ``initial`` at time ``start``.
+    """Solve for the vorticity at ``times``, given the vorticity ``initial`` at time ``start``.
 
     Parameters
     ----------
-    initial : float32 or float64, on any device; the answer has its precision and device. Its waves that are not
-        kept (see `Torus`) are dropped.
-    times : (T,) increasing, from ``start`` on; they need not be multiples of ``step``.
+    initial : float32 or float64, on any device; the result has the same precision and device. Waves beyond the 2/3
+        rule are dropped.
+    times : (T,) increasing, not before ``start``; they need not be multiples of ``step``.
     viscosity : ν ≥ 0.
-    step : the longest time step; each stretch between two times is cut into equal steps. One at which the
-        method would amplify a wave is refused.
+    step : longest time step; each interval between two times is divided into equal steps. A step at which the method
+        would amplify a wave is refused.
     forcing : f, (nx, ny) or of the shape of ``initial``; or a function of the time that returns it.
     lengths : (Lx, Ly).
 
@@ -97,7 +98,9 @@ def solve(
 def velocity(
     vorticity: Float[Tensor, "*batch nx ny"], lengths: tuple[float, float] = (1.0, 1.0)
 ) -> tuple[Float[Tensor, "*batch nx ny"], Float[Tensor, "*batch nx ny"]]:
-    """(u, v) with v_x − u_y = vorticity and u_x + v_y = 0; the mean vorticity has no periodic flow and is ignored.
+    """Velocity (u, v) with v_x − u_y = vorticity and u_x + v_y = 0; the mean vorticity is ignored.
+
+    No periodic flow has a mean vorticity other than zero.
 
     >>> x = torch.arange(12, dtype=torch.float64)[:, None] / 12
     >>> u, v = velocity(2 * torch.pi * torch.cos(2 * torch.pi * x).expand(12, 12))
@@ -116,7 +119,7 @@ def tendency(
     forcing: Tensor | None = None,
     lengths: tuple[float, float] = (1.0, 1.0),
 ) -> Float[Tensor, "*batch nx ny"]:
-    """∂w/∂t by the equation, f − u·∇w + ν Δw, for the waves that the solver keeps.
+    """∂w/∂t = f − u·∇w + ν Δw, for the waves that the solver keeps.
 
     >>> x = torch.arange(12, dtype=torch.float64)[:, None] / 12
     >>> w = torch.cos(2 * torch.pi * x).expand(12, 12)  # a shear flow, which only decays
@@ -130,10 +133,10 @@ def tendency(
 
 
 class Torus:
-    """Points and waves of [0, Lx) × [0, Ly), with the symbols of the equation in one precision on one device.
+    """Points and waves of [0, Lx) × [0, Ly), with the Fourier symbols of the equation.
 
-    Fourier coefficients belong to pairs of flows: flow i of the first half + √−1 · flow i of the second half. Those of
-    waves that are not kept are zero.
+    Fourier coefficients are those of pairs of flows: flow i of the first half + √−1 · flow i of the second half. They
+    are zero for waves that are not kept.
     """
 
     def __init__(
@@ -166,23 +169,23 @@ class Torus:
         return cls((field.shape[-2], field.shape[-1]), lengths, field.dtype, field.device)
 
     def tensor(self, symbol: Tensor) -> Tensor:
-        """A symbol as complex numbers in the precision and on the device of the torus."""
+        """A Fourier symbol as complex numbers in the precision and on the device of the torus."""
         return symbol.to(self.dtype.to_complex()).to(self.device)
 
     def to_waves(self, field: Float[Tensor, "*batch nx ny"]) -> Complex[Tensor, "pairs nx ny"]:
-        """Fourier coefficients of pairs of flows; an odd last one is paired with a flow at rest."""
+        """Fourier coefficients of pairs of flows; an odd last flow is paired with a flow at rest."""
         flows = field.reshape(-1, *field.shape[-2:])
         half = (len(flows) + 1) // 2
         rest = flows.new_zeros(2 * half - len(flows), *field.shape[-2:])
         return torch.fft.fft2(torch.complex(flows[:half], torch.cat([flows[half:], rest]))) * self.mask
 
     def to_points(self, waves: Complex[Tensor, "pairs nx ny"], shape: torch.Size) -> Float[Tensor, "*batch nx ny"]:
-        """Inverse of `to_waves`; ``shape`` is that of the fields."""
+        """Inverse of `to_waves`; ``shape`` is the shape of the fields."""
         pairs = torch.fft.ifft2(waves)
         return torch.cat([pairs.real, pairs.imag])[: math.prod(shape[:-2])].reshape(shape)
 
     def velocity(self, w: Complex[Tensor, "pairs nx ny"]) -> Float[Tensor, "2 pairs nx ny 2"]:
-        """Velocity u and v at the points; the last axis is the flow of the pair."""
+        """Velocity u and v at the points; the last axis holds the two flows of a pair."""
         return torch.view_as_real(torch.fft.ifft2(w * self.to_velocity))
 
     def change(
@@ -255,7 +258,8 @@ def _forcing(forcing: Forcing, torus: Torus, shape: torch.Size) -> Callable[[flo
         if not field.isfinite().all():
             raise CSTError("forcing has values that are not finite; a flow needs a finite force")
         one = field.to(torus.dtype).to(torus.device)
-        return torus.to_waves(one.expand(2, *one.shape) if one.ndim == 2 else one)  # the same for both of a pair
+        # One force acts on both flows of a pair.
+        return torus.to_waves(one.expand(2, *one.shape) if one.ndim == 2 else one)
 
     if callable(forcing):
         return lambda t: waves(forcing(t))

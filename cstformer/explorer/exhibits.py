@@ -1,4 +1,4 @@
-"""What there is to explore: trained models and samples to show them."""
+"""Exhibits of the explorer: trained models, each with samples to show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cstformer.system.files import readable
 from cstformer.system.zarr_files import open_zarr
 
 Stimulus = tuple[np.ndarray, np.ndarray]
-"""Times (T,) of a recording's clock, and what was shown then, e.g. the contrast in per cent."""
+"""Times (T,) on the clock of a recording, and the stimulus at each, e.g. its contrast in per cent."""
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A model on disk and samples for it; both are read when somebody looks."""
+    """A model on disk and samples for it; both are read when they are first shown."""
 
     label: str
     folder: Path
@@ -35,36 +35,36 @@ class Exhibit:
         """The trained model."""
         try:
             return CST.load(self.folder)
-        except CSTError as error:  # whoever looks from elsewhere need not know where it lies
+        except CSTError as error:  # do not show paths of this machine to visitors
             raise CSTError(str(error).replace(str(self.folder), self.label)) from error
 
     @cached_property
     def samples(self) -> Samples | None:
-        """Samples to show; None where nobody has any."""
+        """Samples to show; None if there are none."""
         return self.find_samples(self.model)
 
     @cached_property
     def stimulus(self) -> Stimulus | None:
-        """What the animal saw, where it is known."""
+        """What the animal saw; None if it is not known."""
         return self.find_stimulus()
 
     @classmethod
     def of(
         cls, label: str, folder: Path, context: Callable[[], Samples | None], stimulus: Callable[[], Stimulus | None]
     ) -> Exhibit:
-        """A model of a run, which knows its samples."""
+        """A model of an experiment's run, which provides its samples."""
         return cls(label, folder, lambda model: context(), stimulus)
 
     @classmethod
     def from_file(cls, folder: Path, data: Path | None) -> Exhibit:
-        """A model of ``cst fit``, with the samples or the movie of a file."""
+        """A model that ``cst fit`` saved, with samples or a movie from a file."""
         if data is None:
             return cls(folder.name, folder, lambda model: None)
         return cls(folder.name, folder, lambda model: read_samples(data, model), lambda: read_stimulus(data))
 
 
 def read_stimulus(path: Path) -> Stimulus | None:
-    """Time and contrast of each frame of a preprocessed recording, where it has them."""
+    """Time and contrast of each frame of a preprocessed recording; None if the file does not have them."""
     if path.suffix != ".zarr":
         return None
     import zarr

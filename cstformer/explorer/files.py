@@ -1,4 +1,4 @@
-"""What visitors bring and take: uploads are parsed as data only, downloads are CSV or NetCDF."""
+"""Uploads and downloads of the explorer: uploads are parsed as data only, downloads are CSV or NetCDF."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cstformer.system.files import MAX_BYTES
 
 UPLOADS = (".npz", ".npy", ".csv", ".tsv")
 MAX_UPLOAD = 50 * 2**20
-"""Bytes of an uploaded file."""
+"""Largest size of an uploaded file, in bytes."""
 MAX_ARRAYS = 4 * MAX_UPLOAD
-"""Bytes of arrays that an uploaded archive may declare."""
+"""Largest size of the arrays that an uploaded archive may declare, in bytes."""
 
 
 def read_upload(name: str, content: bytes, model: CST) -> Samples:
-    """Samples for this model from an uploaded file; nothing in it is run, and its name is no path."""
+    """Samples for this model from an uploaded file. No code in it is run, and its name is not used as a path."""
     plain = Path(name.replace("\\", "/")).name
     suffix = Path(plain).suffix.lower()
     if suffix not in UPLOADS:
@@ -40,7 +40,7 @@ def read_upload(name: str, content: bytes, model: CST) -> Samples:
 
 
 def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
-    """Samples of a file that fit the model; a movie is cut into windows as long as those of the training."""
+    """Samples from a file that fit the model; a movie is cut into windows of the length used in training."""
     if is_movie(path, gridded=model.layout_ is not None):
         samples = movie_samples(*load_movie(path, max_bytes=max_bytes), model)
     else:
@@ -48,7 +48,7 @@ def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
     a = model.network_.architecture
     if (samples.d, samples.c) != (a.d, a.c):
         raise CSTError(
-            f"{path} has {samples.d} coordinate axes and {samples.c} values a point; "
+            f"{path} has {samples.d} coordinate axes and {samples.c} values per point; "
             f"this model was fitted with {a.d} and {a.c} ({', '.join(model.names_['coord_names'])})"
         )
     if samples.n > MAX_TOKENS:
@@ -57,7 +57,7 @@ def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
 
 
 def movie_samples(movie: np.ndarray, times: np.ndarray | None, model: CST) -> Samples:
-    """Windows of a movie, half overlapping, on the clock of the model's training."""
+    """Windows of a movie that overlap by half, with times as in the training data."""
     layout = model.layout_
     if layout is None:
         raise CSTError("this is a movie, and the model was fitted on points; give it samples with coords and values")
@@ -80,12 +80,12 @@ def movie_samples(movie: np.ndarray, times: np.ndarray | None, model: CST) -> Sa
 
 
 def as_csv(samples: Samples) -> bytes:
-    """Long table, one row a point."""
+    """Long table with one row per point."""
     return samples.to_frame().to_csv(index=False).encode()
 
 
 def as_netcdf(samples: Samples) -> bytes:
-    """NetCDF that `Samples.load` reads back."""
+    """NetCDF file that `Samples.load` reads."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "view.nc")
         samples.save(path)
@@ -93,5 +93,5 @@ def as_netcdf(samples: Samples) -> bytes:
 
 
 def buffer(content: bytes) -> io.BytesIO:
-    """A file-like object, as downloads want it."""
+    """Wrap bytes in a file-like object."""
     return io.BytesIO(content)

@@ -1,4 +1,4 @@
-"""Computing on a Dask cluster, where somebody gives the address of its scheduler."""
+"""Compute on a Dask cluster, given the address of its scheduler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cstformer.errors import CSTError
 
 @contextmanager
 def dask_cluster(scheduler: str | None) -> Iterator[Any]:
-    """Let Dask compute on the cluster at this address, whose client this gives; None: on this machine.
+    """Let Dask compute on the cluster at this address and yield its client; None computes on this machine.
 
-    A task whose worker dies is done again by another one. The cluster must see the same files.
+    If a worker dies, another one repeats its task. All workers must see the same files.
     """
     if scheduler is None:
         yield None
@@ -31,7 +31,7 @@ def dask_cluster(scheduler: str | None) -> Iterator[Any]:
             yield client
     except KilledWorker as error:
         raise CSTError(
-            f"workers of {scheduler} died again and again over one task (memory?); run the same command to go on"
+            f"workers of {scheduler} died repeatedly on one task (out of memory?); run the same command to go on"
         ) from error
     except TypeError as error:
         if "pickle" not in str(error) and "serialize" not in str(error):

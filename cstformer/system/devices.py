@@ -1,4 +1,4 @@
-"""Devices and number formats by the names that settings give them."""
+"""Devices and number formats by their names in the settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cstformer.errors import CSTError, CSTWarning
 
 
 def storage_dtype(precision: str) -> torch.dtype:
-    """Format in which weights and data are kept."""
+    """Number format in which weights and data are stored."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; ``auto`` prefers a GPU."""
+    """The device of this name; ``auto`` chooses a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -26,7 +26,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def device_or_cpu(name: str) -> torch.device:
-    """The device a loaded model asks for, or the CPU with a warning where this machine lacks it."""
+    """The device that a loaded model asks for; the CPU, with a warning, if this machine does not have it."""
     try:
         return choose_device(name)
     except CSTError as error:

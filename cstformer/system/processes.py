@@ -1,4 +1,4 @@
-"""Several processes for one training: started by `run_processes`, by torchrun or by SLURM."""
+"""Training in several processes, started by `run_processes`, torchrun or SLURM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from cstformer.errors import CSTError
 from cstformer.system.threads import cores
 
-GRACE = 10.0  # seconds that the other processes get to save what they have, when one has died
+GRACE = 10.0  # seconds that the other processes get to save their state after one has died
 
 
 def is_started() -> bool:
@@ -28,7 +28,7 @@ def is_started() -> bool:
 
 
 def started_processes() -> int | None:
-    """How many processes torchrun, SLURM or `run_processes` started; None where nobody did or nobody says."""
+    """How many processes torchrun, SLURM or `run_processes` started; None if none of them did, or it is not known."""
     count = next((os.environ[k] for k in ("WORLD_SIZE", "SLURM_NTASKS") if k in os.environ), None)
     return int(count) if is_started() and count else None
 
@@ -39,24 +39,25 @@ def is_first() -> bool:
 
 
 def take_device() -> None:
-    """Let ``cuda`` mean the GPU of this process, one each."""
+    """Let ``cuda`` mean the GPU of this process; each process gets its own."""
     if torch.cuda.is_available():
         local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
         torch.cuda.set_device(int(local) % torch.cuda.device_count())
 
 
 def run_processes(count: int, code: str, folder: Path, progress: bool, saved: str) -> None:
-    """Run Python ``code`` in ``count`` processes of this machine, ``folder`` being its argument, until all have ended.
+    """Run Python ``code`` in ``count`` processes on this machine and wait for all; ``folder`` is its argument.
 
-    When one of them dies, the others get a few seconds and are ended: a `CSTError` says what happened. ``saved`` ends
-    its message. Ctrl-C and SIGTERM are handed on, so that the processes can end well.
+    When a process dies, the others get `GRACE` seconds and are then killed. A `CSTError` says what happened; its
+    message ends with ``saved``. Ctrl-C and SIGTERM are forwarded, so that the processes can stop cleanly.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "WORLD_SIZE": str(count)}
     common |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // count)))}
-    own = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}  # of the job, not of these processes
+    # SLURM's variables describe the job, not these processes.
+    own = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
     started: list[subprocess.Popen] = []
     try:
         for rank in range(count):
@@ -68,12 +69,12 @@ def run_processes(count: int, code: str, folder: Path, progress: bool, saved: st
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # the terminal's Ctrl-C comes from us alone
+                    start_new_session=True,  # Ctrl-C in the terminal reaches them only through us
                 )
             )
             if log is not None:
                 log.close()
-        with _handing_on(started):
+        with _forwarded_signals(started):
             _wait(started)
     finally:
         _end(started)
@@ -82,7 +83,7 @@ def run_processes(count: int, code: str, folder: Path, progress: bool, saved: st
 
 
 def _wait(started: list[subprocess.Popen]) -> None:
-    """Wait for all; when one fails, no longer than `GRACE` for the others."""
+    """Wait for all processes; after one has failed, wait at most `GRACE` seconds for the others."""
     deadline = float("inf")
     while any(process.poll() is None for process in started) and time.monotonic() < deadline:
         if deadline == float("inf") and any(process.poll() for process in started):
@@ -92,7 +93,7 @@ def _wait(started: list[subprocess.Popen]) -> None:
         if process.poll() is None:
             process.kill()
             process.wait()
-            process.returncode = 1  # by us: not the cause
+            process.returncode = 1  # killed by us, so not the cause
 
 
 def _end(started: list[subprocess.Popen]) -> None:
@@ -103,14 +104,14 @@ def _end(started: list[subprocess.Popen]) -> None:
 
 
 @contextmanager
-def _handing_on(started: list[subprocess.Popen]) -> Iterator[None]:
-    """Hand Ctrl-C and SIGTERM on to the processes; a second one ends them, and this, at once."""
+def _forwarded_signals(started: list[subprocess.Popen]) -> Iterator[None]:
+    """Forward Ctrl-C and SIGTERM to the processes; a second one interrupts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     asked = False
 
-    def hand_on(number: int, frame: Any) -> None:
+    def forward(number: int, frame: Any) -> None:
         nonlocal asked
         if asked:
             raise KeyboardInterrupt
@@ -119,7 +120,7 @@ def _handing_on(started: list[subprocess.Popen]) -> Iterator[None]:
             if process.poll() is None:
                 process.send_signal(number)
 
-    old = {n: signal.signal(n, hand_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    old = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -128,11 +129,11 @@ def _handing_on(started: list[subprocess.Popen]) -> Iterator[None]:
 
 
 def _what_happened(started: list[subprocess.Popen], folder: Path) -> str:
-    """One line on why the processes ended: one was killed, said why itself, or left a traceback."""
+    """One line on why the processes ended: one was killed, reported an error, or left a traceback."""
     for rank, process in enumerate(started):
         if process.returncode < 0:
             name = signal.Signals(-process.returncode).name
-            return f"process {rank + 1} of {len(started)} was killed by {name} (memory?)"
+            return f"process {rank + 1} of {len(started)} was killed by {name} (out of memory?)"
     for rank in range(len(started)):
         reason = folder / f"{rank}.error"
         if reason.exists():

@@ -1,6 +1,6 @@
-"""Tensors on disk: one safetensors file with a JSON description and a checksum, written whole or not at all.
+"""Tensors on disk: one safetensors file with a JSON description and a checksum, written atomically.
 
-Nothing here can run code from a file.
+Reading such a file cannot run code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cstformer.system.atomic import atomic_path
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """One safetensors file with a JSON description and a checksum inside, replaced atomically."""
+    """Write tensors and a JSON description with a checksum to one safetensors file, atomically."""
     plain, text = {k: v.detach().to("cpu").contiguous() for k, v in tensors.items()}, json.dumps(meta)
     with atomic_path(path) as temporary:
         try:
@@ -30,7 +30,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensors` wrote; a damaged file gets a one-line error."""
+    """Read what `write_tensors` wrote; a damaged file raises an error of one line."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
@@ -39,7 +39,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if about.get("sha256", _checksum(tensors, text)) != _checksum(tensors, text):
                 raise ValueError("its numbers are not those that were written")
             if not isinstance(meta := json.loads(text), dict):
-                raise ValueError("its description is no description")
+                raise ValueError("its description is not a JSON object")
             return tensors, meta
     except FileNotFoundError:
         raise CSTError(f"{path} does not exist") from None
@@ -51,7 +51,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _checksum(tensors: dict[str, Tensor], text: str) -> str:
-    """SHA-256 of all names, shapes and numbers, and of the description."""
+    """SHA-256 of all names, dtypes, shapes and values, and of the description."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())

@@ -1,4 +1,4 @@
-"""How many CPU threads to use: small networks are slower on two threads than on one, most of all on a busy machine."""
+"""CPU threads: small networks are slower on two threads than on one, above all on a busy machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-LARGE = 500_000  # parameters from which a second thread pays
+LARGE = 500_000  # parameters; larger networks gain from a second thread
 
 
 def cores() -> int:
@@ -18,10 +18,10 @@ def cores() -> int:
 
 @contextmanager
 def thread_limit(threads: int | str, parameters: int) -> Iterator[None]:
-    """Work on so many threads; ``auto`` is one for a small network, and for a large one as many as torch has.
+    """Run the block on this many threads; ``auto`` is one for a small network, torch's own number for a large one.
 
-    It goes by size and not by the load of the moment, so that numbers reproduce. torch's own number follows
-    OMP_NUM_THREADS and `torch.set_num_threads`.
+    The choice depends on the size of the network, not on the current load, so that results reproduce. torch's own
+    number follows OMP_NUM_THREADS and `torch.set_num_threads`.
 
     >>> with thread_limit("auto", parameters=1000):
     ...     torch.get_num_threads()

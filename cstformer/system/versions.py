@@ -1,4 +1,4 @@
-"""Versions and hardware that a result depends on."""
+"""Versions of the software that a result depends on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a result depends on."""
+    """Versions of Python and of the libraries that numbers depend on."""
     names = ("cstformer", "torch", "lightning", "numpy", "scipy")
     found = {"python": platform.python_version()}
     for name in names:

@@ -1,4 +1,4 @@
-"""What a worker process does before its first task."""
+"""Set up a worker process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def begin_worker(parent: int) -> None:
-    """One thread of torch, and an end when process ``parent`` is gone, however that was killed."""
+    """Use one thread of torch, and end when process ``parent`` has ended, even if it was killed."""
     import torch
 
     torch.set_num_threads(1)
@@ -16,7 +16,7 @@ def begin_worker(parent: int) -> None:
 
 
 def watch_parent(parent: int) -> None:
-    """End this process when process ``parent`` is gone."""
+    """End this process when process ``parent`` has ended."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -65,7 +65,7 @@ def test_an_uploaded_movie_is_cut_into_windows_of_the_training(film_model, tmp_p
         (
             "a.csv",
             b"t,y\n0,1\n1,2\n",
-            r"a\.csv has 1 coordinate axes and 1 values a point; this model .* 1 and 2 \(t\)",
+            r"a\.csv has 1 coordinate axes and 1 values per point; this model .* 1 and 2 \(t\)",
         ),
     ],
 )

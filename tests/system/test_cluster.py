@@ -58,7 +58,7 @@ def test_what_cannot_travel_and_workers_that_die_again_and_again_are_named():
     ):
         raise TypeError("h5py objects cannot be pickled")
     with (
-        pytest.raises(CSTError, match="died again and again over one task"),
+        pytest.raises(CSTError, match="died repeatedly on one task"),
         distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None, protocol="inproc://") as cluster,
         dask_cluster(cluster.scheduler_address),
     ):

@@ -1,4 +1,4 @@
-"""A progress bar for whatever Dask computes inside."""
+"""Progress bar for Dask computations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def dask_bar(text: str, show: bool = True) -> Iterator[None]:
-    """Show on standard error how many of the tasks of each computation are done, and the time left."""
+    """Show, for each computation in the block, how many tasks are done and the time left, on standard error."""
     if not show:
         yield
         return

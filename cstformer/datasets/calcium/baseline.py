@@ -1,14 +1,14 @@
-r"""ΔF/F: the slow baseline of a fluorescence trace, and the relative change from it.
+r"""ΔF/F: the slow baseline of a fluorescence trace, and the change relative to it.
 
-The paper's words are "a low-pass filter with 100 taps and a cutoff of 0.001 Hz". At 10 Hz a hundred taps span ten
-seconds, so no such filter can tell 0.001 Hz from 0.01 Hz: the windowed sinc with these numbers is in truth a
-ten-second Hamming window, with −3 dB at 0.066 Hz and half the amplitude at 0.091 Hz. Both readings are here:
+The paper describes "a low-pass filter with 100 taps and a cutoff of 0.001 Hz". At 10 Hz a hundred taps span ten
+seconds, so no such filter can separate 0.001 Hz from 0.01 Hz: the windowed sinc with these numbers is in effect a
+ten-second Hamming window, with −3 dB at 0.066 Hz and half the amplitude at 0.091 Hz. Both readings are implemented:
 
-- ``smooth`` (default): cuts at 0.001 Hz in truth. The b that minimises Σ (b − F)² + λ Σ (third difference of b)² is F
-  filtered by 1 / (1 + λ (2 sin πf)⁶), f in cycles a step, without any phase; λ puts a half at the cutoff. It is solved
-  on means over a hundredth of the cutoff's period and carried back by a cubic spline. The ends need no padding, and
-  what is nearly a parabola, as ten minutes of bleaching are, passes into the baseline.
-- ``literal``: the hundred taps, centred. Where they stick out at an end, those inside are weighted up to sum to one.
+- ``smooth`` (default) has its cutoff at 0.001 Hz. The b that minimises Σ (b − F)² + λ Σ (third difference of b)² is F
+  filtered by 1 / (1 + λ (2 sin πf)⁶), with f in cycles per step and without a phase; λ makes the gain one half at the
+  cutoff. It is solved on means over a hundredth of the cutoff's period and interpolated by a cubic spline. The ends
+  need no padding, and a parabola, which ten minutes of bleaching nearly are, passes into the baseline unchanged.
+- ``literal`` is the filter of a hundred taps, centred. At the ends, the taps inside are rescaled to sum to one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BASELINES = ("smooth", "literal")
 def baseline(
     traces: Float[np.ndarray, "T ..."], rate: float, kind: str = "smooth", cutoff: float = 0.001, taps: int = 100
 ) -> Float[np.ndarray, "T ..."]:
-    """Slow part of each trace along the first axis; ``cutoff`` in Hz, ``taps`` of the literal filter only.
+    """Slow part of each trace along the first axis; ``cutoff`` is in Hz, ``taps`` only affects ``literal``.
 
     >>> line = np.linspace(5.0, 4.0, 6000)
     >>> bool(np.allclose(baseline(line, rate=10.0), line))
@@ -57,16 +57,16 @@ def baseline(
 
 
 def _edges(count: int, rate: float, cutoff: float) -> np.ndarray:
-    """First frames of the averaged pieces: a hundredth of the cutoff's period, or a quarter of the recording."""
+    """Edges of the averaged pieces, each a hundredth of the cutoff's period or at most a quarter of the recording."""
     length = min(max(1, int(rate / (100 * cutoff))), max(1, count // 4))
     return np.linspace(0, count, count // length + 1).round().astype(int)
 
 
 def _smooth(y: Float[np.ndarray, "n pixels"], cutoff: float) -> Float[np.ndarray, "n pixels"]:
-    """Smooth columns; ``cutoff`` in cycles a row.
+    """Smooth the columns; ``cutoff`` is in cycles per row.
 
-    (I + λ DᵀD)⁻¹ y, with D the third differences, as y − Dᵀ (I/λ + D Dᵀ)⁻¹ D y: that matrix has three diagonals on each
-    side and stays well-conditioned when λ is huge.
+    Computes (I + λ DᵀD)⁻¹ y, with D the third differences, as y − Dᵀ (I/λ + D Dᵀ)⁻¹ D y. The matrix in brackets has
+    three diagonals on each side and stays well-conditioned for a huge λ.
     """
     bands = np.repeat([[20.0], [-15.0], [6.0], [-1.0]], len(y) - 3, axis=1)  # D Dᵀ from the diagonal down
     bands[0] += (2 * np.sin(np.pi * min(cutoff, 0.5))) ** 6
@@ -92,7 +92,7 @@ def delta_f(
 def response(
     frequency: float, rate: float, kind: str = "smooth", cutoff: float = 0.001, taps: int = 100, seconds: float = 1e4
 ) -> float:
-    """Measured amplitude with which the baseline passes a sine of this frequency, away from the ends.
+    """Measured gain of the baseline for a sine of this frequency, away from the ends.
 
     >>> round(response(0.001, rate=1.0), 2), round(response(0.0656, rate=10.0, kind="literal"), 2)
     (0.5, 0.71)

@@ -1,7 +1,7 @@
-"""A schematic dorsal cortex seen from above: outline, areas, and smooth random maps, all in mm from the middle.
+"""Schematic dorsal cortex seen from above: outline, areas and smooth random maps, in mm from the centre.
 
-Anterior is up and the left hemisphere on the left. Positions are round numbers in the usual arrangement of a mouse's
-areas, not an atlas. Everything is a function of position, so that any number of pixels shows the same cortex.
+Anterior is up and the left hemisphere is on the left. Positions are round numbers in the usual arrangement of the
+mouse's areas, not an atlas. Everything is a function of position, so that every pixel grid shows the same cortex.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AREAS = tuple(f"{side} {name}" for side in ("left", "right") for name in LEFT_AR
 
 
 def positions(size: tuple[int, int]) -> tuple[Float[np.ndarray, "1 W"], Float[np.ndarray, "H 1"]]:
-    """Centres of the pixels: mm to the right, and mm towards anterior.
+    """Pixel centres: mm to the right, and mm towards anterior.
 
     >>> right, anterior = positions((2, 2))
     >>> right.tolist(), anterior.tolist()
@@ -48,13 +48,13 @@ def positions(size: tuple[int, int]) -> tuple[Float[np.ndarray, "1 W"], Float[np
 
 
 def outline(size: tuple[int, int]) -> Bool[np.ndarray, "H W"]:
-    """Both hemispheres: two halves of an ellipse, 8 by 7.2 mm, apart by the midline of 0.2 mm."""
+    """Both hemispheres: the halves of an ellipse of 8 by 7.2 mm, separated by a midline of 0.2 mm."""
     right, anterior = positions(size)
     return ((right / 4.0) ** 2 + (anterior / 3.6) ** 2 < 1) & (np.abs(right) > 0.1)
 
 
 def area_map(size: tuple[int, int]) -> Int[np.ndarray, "H W"]:
-    """Number of the area of each pixel, that of the nearest centre; 0 outside, 1 is ``AREAS[0]``.
+    """Label of each pixel: the area with the nearest centre; 0 is outside, 1 is ``AREAS[0]``.
 
     >>> labels = area_map((64, 64))
     >>> AREAS[labels[45, 18] - 1], AREAS[labels[45, 45] - 1], int(labels[0, 0])
@@ -62,7 +62,7 @@ def area_map(size: tuple[int, int]) -> Int[np.ndarray, "H W"]:
     """
     right, anterior = positions(size)
     centres = np.array([*LEFT_AREAS.values(), *((-x, y) for x, y in LEFT_AREAS.values())])
-    # The midline is a border, so both coordinates and the side count.
+    # An area does not cross the midline: centres on the other side get a large distance.
     distance = (right[..., None] - centres[:, 0]) ** 2 + (anterior[..., None] - centres[:, 1]) ** 2
     distance = distance + 100 * (np.sign(right)[..., None] != np.sign(centres[:, 0]))
     return np.where(outline(size), distance.argmin(axis=-1) + 1, 0)

@@ -1,7 +1,7 @@
-"""From raw frames to z-scored neural activity: pure functions on arrays, and the chain of them on disk.
+"""From raw frames to z-scored neural activity, in two passes over files; the steps are in `steps`.
 
-The chain never holds a whole recording. It goes over it by time (dark level, binning, cropping) into a temporary Zarr
-folder, then over that by strips of pixels with all their frames (clock, ΔF/F, hemodynamics, z-score).
+Memory never holds a whole recording. The first pass goes by time (dark level, binning, cropping) and writes a temporary
+Zarr folder. The second pass reads it by strips of pixels with all their frames (clock, ΔF/F, hemodynamics, z-score).
 """
 
 from __future__ import annotations
@@ -14,41 +14,50 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from cstformer.datasets.calcium.bars import dask_bar
 from cstformer.datasets.calcium.baseline import BASELINES, delta_f
 from cstformer.datasets.calcium.hemodynamics import TILE, regress_out, remove_hemodynamics
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
+from cstformer.datasets.calcium.steps import (
+    bin_pixels,
+    brightness_mask,
+    crop,
+    principal_components,
+    regular_clock,
+    resample,
+    z_score,
+)
 from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path, scratch_folder
 from cstformer.system.cluster import dask_cluster
 
 CORRECTIONS = ("estimator", "regression", "none")
 PAPER_CROP = (32, 40, 24, 24)
-"""Rows and columns that the paper takes off 256 × 256 frames: top, bottom, left, right; 184 × 208 remain."""
+"""Rows and columns that the paper removes from 256 × 256 frames: top, bottom, left, right; 184 × 208 remain."""
 STRIP_BYTES = 96 * 2**20
-"""Size of one channel of a strip of pixels; a worker needs about eight times as much."""
+"""Bytes of one channel of a strip of pixels; a worker needs about eight times as many."""
 
 _FRAMES = 256  # frames in a stored chunk
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of the chain; the defaults are the paper's, with the baseline that its words describe."""
+    """Settings of preprocessing; the defaults are the paper's, with the cutoff that its text gives."""
 
     signal: int = 575
     """Wavelength of the signal in nm."""
     control: int = 395
     """Wavelength of the isosbestic control in nm."""
     binning: int = 2
-    """Side of the squares of pixels that are averaged."""
+    """Side in pixels of the squares that are averaged."""
     crop: tuple[int, int, int, int] | None = None
-    """Pixels to take off after binning: top, bottom, left, right. None: the paper's from 256 × 256 frames only."""
+    """Pixels to remove after binning: top, bottom, left, right. None removes the paper's from 256 × 256 frames only."""
     baseline: str = "smooth"
     """``smooth`` or ``literal``, see `baseline`."""
     cutoff: float = 0.001
-    """Of the baseline, in Hz."""
+    """Cutoff of the baseline in Hz."""
     correction: str = "estimator"
     """``estimator``, ``regression`` or ``none``."""
     components: int = 0
@@ -66,115 +75,13 @@ class Preprocessing:
             raise CSTError(f"crop must be four numbers (top, bottom, left, right), 0 or more, got {self.crop!r}")
 
     def margins(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """The crop of binned frames of this size."""
+        """Pixels to remove from binned frames of this size: top, bottom, left, right."""
         margins = self.crop or (0, 0, 0, 0)
         if self.crop is None and (height, width) == (256, 256):
             margins = PAPER_CROP
         if margins[0] + margins[1] >= height or margins[2] + margins[3] >= width:
-            raise CSTError(f"crop={margins} leaves nothing of frames of {height} × {width} pixels; take off less")
+            raise CSTError(f"crop={margins} leaves nothing of frames of {height} × {width} pixels; remove fewer")
         return margins
-
-
-# --- steps ---
-
-
-def bin_pixels(frames: np.ndarray, factor: int) -> Float[np.ndarray, "T h w"]:
-    """Average squares of ``factor`` × ``factor`` pixels.
-
-    >>> bin_pixels(np.arange(8).reshape(1, 2, 4), 2).tolist()
-    [[[2.5, 4.5]]]
-    """
-    count, height, width = frames.shape
-    if height % factor or width % factor:
-        raise CSTError(f"binning={factor} does not divide frames of {height} × {width} pixels; choose another")
-    squares = frames.reshape(count, height // factor, factor, width // factor, factor)
-    return squares.mean(axis=(2, 4), dtype=np.float32)
-
-
-def crop(frames: np.ndarray, margins: tuple[int, int, int, int]) -> np.ndarray:
-    """Take off rows and columns: top, bottom, left, right; the last two axes are the pixels."""
-    top, bottom, left, right = margins
-    return frames[..., top : frames.shape[-2] - bottom, left : frames.shape[-1] - right]
-
-
-def regular_clock(channel: Channel) -> tuple[Float[np.ndarray, " T"], Bool[np.ndarray, " T"]]:
-    """Evenly spaced times from the first frame to the last, and which of them have a frame within 0.35 steps.
-
-    >>> channel = Channel(np.zeros((4, 1, 1)), np.array([0.0, 0.1, 0.2, 0.4]))
-    >>> clock, seen = regular_clock(channel)
-    >>> clock.round(3).tolist(), seen.tolist()
-    ([0.0, 0.1, 0.2, 0.3, 0.4], [True, True, True, False, True])
-    """
-    times = channel.times
-    count = int(np.rint((times[-1] - times[0]) / channel.step)) + 1
-    clock = np.linspace(times[0], times[-1], count)
-    right = np.clip(np.searchsorted(times, clock), 1, len(times) - 1)
-    nearest = np.minimum(np.abs(clock - times[right - 1]), np.abs(times[right] - clock))
-    return clock, nearest <= 0.35 * channel.step
-
-
-def resample(frames: Float[np.ndarray, "n ..."], times: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Frames at the times of ``clock``, linear between their own times and constant beyond.
-
-    This gives the two interleaved channels one clock, and fills dropped frames.
-
-    >>> resample(np.array([[0.0], [2.0]]), np.array([0.5, 1.5]), np.array([0.0, 1.0])).ravel().tolist()
-    [0.0, 1.0]
-    """
-    if np.array_equal(times, clock):
-        return frames
-    right = np.clip(np.searchsorted(times, clock), 1, len(times) - 1)
-    share = np.clip((clock - times[right - 1]) / (times[right] - times[right - 1]), 0, 1).astype(frames.dtype)
-    share = share.reshape(-1, *[1] * (frames.ndim - 1))
-    out = frames[right - 1] * (1 - share)
-    out += frames[right] * share
-    return out
-
-
-def z_score(
-    frames: Float[np.ndarray, "T ..."],
-) -> tuple[Float[np.ndarray, "T ..."], np.ndarray, np.ndarray]:
-    """Each pixel with mean 0 and standard deviation 1 over time, and what they were; NaN where nothing changes.
-
-    >>> scores, mean, sd = z_score(np.array([[1.0, 2.0], [3.0, 2.0]]))
-    >>> scores.tolist(), mean.tolist(), sd.tolist()
-    ([[-1.0, nan], [1.0, nan]], [2.0, 2.0], [1.0, 0.0])
-    """
-    mean, sd = frames.mean(axis=0), frames.std(axis=0)
-    return (frames - mean) / np.where(sd > 0, sd, np.nan), mean, sd
-
-
-def brightness_mask(image: Float[np.ndarray, "H W"]) -> Bool[np.ndarray, "H W"]:
-    """The bright region of a mean frame: above Otsu's threshold of log brightness, without small islands and holes."""
-    from scipy import ndimage
-
-    log = np.log(np.maximum(image, np.finfo(np.float32).tiny))
-    level = np.sort(log[np.isfinite(image) & (image > 0)])
-    if len(level) < 2 or level[0] == level[-1]:
-        raise CSTError("the mean frame has no bright and dark part; pass a mask, or none")
-    count = np.arange(1, len(level))
-    total = np.cumsum(level)
-    below, above = total[:-1] / count, (total[-1] - total[:-1]) / (len(level) - count)
-    cut = int(np.argmax(count * (len(level) - count) * (above - below) ** 2))
-    parts, found = ndimage.label(log > level[cut])
-    size = ndimage.sum_labels(np.ones_like(log), parts, np.arange(1, found + 1))
-    large = np.isin(parts, 1 + np.flatnonzero(size >= 0.1 * size.max()))
-    return ndimage.binary_fill_holes(large)
-
-
-def principal_components(frames: Any, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores (T, k), components (k, H, W) and explained share (k,) of z-scored Dask frames; NaN counts as 0."""
-    import dask.array as da
-
-    flat = da.nan_to_num(frames.rechunk({1: -1, 2: -1}).reshape(len(frames), -1))
-    if not 0 < count <= min(flat.shape):
-        raise CSTError(f"components={count} must be between 1 and {min(flat.shape)}, the number of frames or pixels")
-    u, s, v = da.linalg.svd_compressed(flat, k=count, n_power_iter=3, seed=seed)
-    u, s, v, power = da.compute(u, s, v, (flat.astype(np.float64) ** 2).sum())
-    return u * s, v.reshape(count, *frames.shape[1:]), s**2 / power
-
-
-# --- the chain ---
 
 
 def preprocess(
@@ -186,32 +93,34 @@ def preprocess(
     progress: bool = False,
     scheduler: str | None = None,
 ) -> dict[str, Any]:
-    """Write the Zarr folder ``out``: frames (time, row, col) of z-scored activity, and everything to read them with.
+    """Write z-scored activity to the Zarr folder ``out``.
 
-    ``mask`` is bool in raw or binned pixels, ``"auto"`` for the bright region, ``"none"``, or by default the
-    recording's own. ``scheduler`` is the address of a Dask cluster to work on, whose workers see the same files.
-    Also written: time, observed (False: a dropped frame that was filled), mask, mean and sd of ΔF/F before the z-score,
-    contrast and label of each frame; pca_scores, pca_components (k, pixels), pca_explained.
+    Parameters
+    ----------
+    recording : both channels, and perhaps stimuli, mask and dark level.
+    out : ends in ``.zarr``.
+    mask : bool in raw or binned pixels, ``"auto"`` for the bright region, ``"none"``; the recording's own by default.
+    progress : show progress bars.
+    scheduler : address of a Dask cluster to compute on; its workers must see the same files.
 
-    Returns what was done, for people: the same words as in the attributes of the folder.
+    Returns
+    -------
+    Summary of the result; the folder has it in its attributes.
+
+    Notes
+    -----
+    The folder has ``frames`` (time, row, col), ``time``, ``observed`` (False for a dropped frame that was filled),
+    ``mask``, and ``mean`` and ``sd`` of ΔF/F before the z-score. With stimuli it also has ``contrast`` and ``label`` of
+    each frame; with components, ``pca_scores``, ``pca_components`` (k, pixels) and ``pca_explained``.
     """
-    import dask
-    import dask.array as da
     import zarr
-    from threadpoolctl import threadpool_limits
 
     settings = settings or Preprocessing()
     if Path(out).suffix != ".zarr":
         raise CSTError(f"{out}: preprocessed recordings are written as .zarr")
-    channels = [recording.channel(settings.signal)]
-    if settings.correction != "none":
-        if settings.control not in recording.channels:
-            raise CSTError(
-                f"the recording has no control at {settings.control} nm; pass correction='none' (or control=)"
-            )
-        channels.append(recording.channel(settings.control))
+    channels = _chosen_channels(recording, settings)
     clock, observed = regular_clock(channels[0])
-    times, rate, progress = [channel.times for channel in channels], 1 / channels[0].step, progress and not scheduler
+    progress = progress and not scheduler
     with (
         atomic_path(Path(out).absolute()) as temporary,
         scratch_folder(Path(out)) as folder,
@@ -220,31 +129,8 @@ def preprocess(
         small, margins = _reduce(recording, channels, settings, folder, progress)
         height, width = small[0].shape[1:]
         exists = _mask(recording if mask is None else mask, small[0], settings, margins)
-        rows, cols = _strip(max(len(clock), *(s.shape[0] for s in small)), height, width)
         group = zarr.open_group(temporary, mode="w")
-        chunks = (min(_FRAMES, len(clock)), min(rows, height), min(cols, width))
-        movie = _array(group, "frames", (len(clock), height, width), np.float32, ("time", "row", "col"), chunks)
-        still = {name: np.full((height, width), np.nan, np.float32) for name in ("mean", "sd")}
-
-        @dask.delayed(pure=False)
-        def clean(top: int, left: int) -> tuple[tuple[slice, slice], np.ndarray, np.ndarray]:
-            bottom, right = min(top + rows, height), min(left + cols, width)
-            rim = (int(top > 0), int(bottom < height), int(left > 0), int(right < width))
-            box = slice(top - rim[0], bottom + rim[1]), slice(left - rim[2], right + rim[3])
-            inside = exists[box]
-            pieces = []
-            for moments, stored in zip(times, small, strict=True):
-                raw = resample(stored[(slice(None), *box)], moments, clock)
-                pieces.append(delta_f(raw, rate, settings.baseline, settings.cutoff))
-            scores, mean, sd = z_score(_corrected(pieces, inside, rim, settings.correction))
-            movie[:, top:bottom, left:right] = scores
-            return (slice(top, bottom), slice(left, right)), mean, sd
-
-        # Dask's threads share the cores already; those of the linear algebra would only get in their way.
-        with dask_bar("cleaning pixels", progress), threadpool_limits(1):
-            strips = [clean(top, left) for top in range(0, height, rows) for left in range(0, width, cols)]
-            for box, mean, sd in dask.compute(strips)[0]:
-                still["mean"][box], still["sd"][box] = mean, sd
+        movie, still = _clean(group, channels, small, clock, exists, settings, progress)
         exists &= still["sd"] > 0
         for name, image in (still | {"mask": exists}).items():
             _array(group, name, image, dims=("row", "col"))
@@ -255,11 +141,7 @@ def preprocess(
             _array(group, "contrast", contrast, dims=("time",))
             _array(group, "label", contrast_label(contrast), dims=("time",))
         if settings.components:
-            with dask_bar("principal components", progress):
-                scores, parts, share = principal_components(da.from_array(movie, chunks=movie.chunks), settings.components)
-            _array(group, "pca_scores", scores, dims=("time", "component"))
-            _array(group, "pca_components", parts.reshape(settings.components, -1), dims=("component", "pixel"))
-            _array(group, "pca_explained", share, dims=("component",))
+            _write_components(group, movie, settings.components, progress)
         done = {"frames": len(clock), "height": height, "width": width, "pixels": int(exists.sum())}
         done |= {"filled": int((~observed).sum()), "crop": list(margins)}
         done |= {"rate": float((len(clock) - 1) / (clock[-1] - clock[0]))}
@@ -269,10 +151,73 @@ def preprocess(
     return done
 
 
+def _chosen_channels(recording: Recording, settings: Preprocessing) -> list[Channel]:
+    """The signal and, if a correction needs it, the control."""
+    channels = [recording.channel(settings.signal)]
+    if settings.correction != "none":
+        if settings.control not in recording.channels:
+            raise CSTError(
+                f"the recording has no control at {settings.control} nm; pass correction='none' (or control=)"
+            )
+        channels.append(recording.channel(settings.control))
+    return channels
+
+
+def _clean(
+    group: Any,
+    channels: list[Channel],
+    small: list[Any],
+    clock: np.ndarray,
+    exists: np.ndarray,
+    settings: Preprocessing,
+    progress: bool,
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Second pass, by strips of pixels: write the z-scored frames; return their array, and mean and sd of ΔF/F."""
+    import dask
+    from threadpoolctl import threadpool_limits
+
+    height, width = exists.shape
+    rows, cols = _strip(max(len(clock), *(s.shape[0] for s in small)), height, width)
+    chunks = (min(_FRAMES, len(clock)), min(rows, height), min(cols, width))
+    movie = _array(group, "frames", (len(clock), height, width), np.float32, ("time", "row", "col"), chunks)
+    times, rate = [channel.times for channel in channels], 1 / channels[0].step
+
+    @dask.delayed(pure=False)
+    def clean(top: int, left: int) -> tuple[tuple[slice, slice], np.ndarray, np.ndarray]:
+        bottom, right = min(top + rows, height), min(left + cols, width)
+        rim = (int(top > 0), int(bottom < height), int(left > 0), int(right < width))
+        box = slice(top - rim[0], bottom + rim[1]), slice(left - rim[2], right + rim[3])
+        pieces = []
+        for moments, stored in zip(times, small, strict=True):
+            raw = resample(stored[(slice(None), *box)], moments, clock)
+            pieces.append(delta_f(raw, rate, settings.baseline, settings.cutoff))
+        scores, mean, sd = z_score(_corrected(pieces, exists[box], rim, settings.correction))
+        movie[:, top:bottom, left:right] = scores
+        return (slice(top, bottom), slice(left, right)), mean, sd
+
+    still = {name: np.full((height, width), np.nan, np.float32) for name in ("mean", "sd")}
+    # Dask's threads already use all cores; threads of the linear algebra would compete with them.
+    with dask_bar("cleaning pixels", progress), threadpool_limits(1):
+        strips = [clean(top, left) for top in range(0, height, rows) for left in range(0, width, cols)]
+        for box, mean, sd in dask.compute(strips)[0]:
+            still["mean"][box], still["sd"][box] = mean, sd
+    return movie, still
+
+
+def _write_components(group: Any, movie: Any, count: int, progress: bool) -> None:
+    import dask.array as da
+
+    with dask_bar("principal components", progress):
+        scores, parts, share = principal_components(da.from_array(movie, chunks=movie.chunks), count)
+    _array(group, "pca_scores", scores, dims=("time", "component"))
+    _array(group, "pca_components", parts.reshape(count, -1), dims=("component", "pixel"))
+    _array(group, "pca_explained", share, dims=("component",))
+
+
 def _reduce(
     recording: Recording, channels: list[Channel], settings: Preprocessing, folder: Path, progress: bool
 ) -> tuple[list[Any], tuple[int, int, int, int]]:
-    """First pass, by time: dark level off, binned, cropped, on disk in chunks that suit the second pass."""
+    """First pass, by time: subtract the dark level, bin, crop, and store in chunks that suit the second pass."""
     import dask.array as da
     import zarr
 
@@ -305,7 +250,7 @@ def _reduce(
 
 
 def _strip(frames: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a strip with all its frames, multiples of a tile."""
+    """Rows and columns of a strip of pixels with all its frames; multiples of a tile."""
     pixels = STRIP_BYTES // (4 * frames)
     if pixels >= TILE * width:
         return min(pixels // width // TILE * TILE, -(-height // TILE) * TILE), width
@@ -325,7 +270,7 @@ def _corrected(
 def _mask(
     given: Any, small: Any, settings: Preprocessing, margins: tuple[int, int, int, int]
 ) -> Bool[np.ndarray, "h w"]:
-    """The mask in binned and cropped pixels; a binned pixel counts if most of it does."""
+    """Mask in binned and cropped pixels; a binned pixel exists if more than half of it does."""
     import dask.array as da
 
     if isinstance(given, Recording):
@@ -347,7 +292,7 @@ def _mask(
 def _array(
     group: Any, name: str, data: Any, dtype: Any = None, dims: tuple[str, ...] = (), chunks: Any = "auto"
 ) -> Any:
-    """Array of a group, with the names of its axes, as xarray reads them; from its data or its shape."""
+    """Create an array from its data or its shape, with the names of its axes for xarray."""
     if isinstance(data, tuple):
         return group.create_array(name, shape=data, dtype=dtype, chunks=chunks, dimension_names=dims)
     return group.create_array(name, data=np.ascontiguousarray(data), dimension_names=dims)

@@ -1,4 +1,4 @@
-"""A widefield recording: one movie for each excitation wavelength, with its own clock, and what the animal saw."""
+"""A widefield recording: a movie for each excitation wavelength, with its own times, and the stimuli."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTRASTS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 def contrast_label(contrast: ArrayLike) -> np.ndarray:
-    """The paper's label of a contrast in per cent, 2 √(contrast / 100) − 1 in [−1, 1]; no stimulus is −1.
+    """The paper's label of a contrast in per cent: 2 √(contrast / 100) − 1 in [−1, 1], −1 without a stimulus.
 
     >>> contrast_label([0, 25, 100]).tolist()
     [-1.0, 0.0, 1.0]
@@ -32,7 +32,7 @@ def contrast_label(contrast: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Stimuli:
-    """When something was shown, in seconds of the recording's clock, and with which contrast in per cent.
+    """Start and end of each stimulus in seconds, and its contrast in per cent.
 
     >>> table = Stimuli([1.0, 8.0], [3.0, 10.0], [50.0, 2.0])
     >>> table.contrast_at([0.0, 1.0, 3.0, 9.0]).tolist()
@@ -47,7 +47,7 @@ class Stimuli:
         columns = {name: np.atleast_1d(as_floats(name, getattr(self, name))) for name in ("start", "stop", "contrast")}
         shapes = {name: column.shape for name, column in columns.items()}
         if len(set(shapes.values())) != 1 or columns["start"].ndim != 1:
-            raise CSTError(f"start, stop and contrast need one number a stimulus each, got shapes {shapes}")
+            raise CSTError(f"start, stop and contrast need one number per stimulus each, got shapes {shapes}")
         if not all(np.isfinite(column).all() for column in columns.values()):
             raise CSTError("start, stop and contrast must be finite; drop stimuli without times")
         order = np.argsort(columns["start"], kind="stable")
@@ -73,7 +73,7 @@ class Stimuli:
 
 @dataclass(frozen=True)
 class Channel:
-    """Frames (T, H, W) of one wavelength, a Dask array, and their times (T,) in seconds; gaps are dropped frames."""
+    """Frames of one wavelength, a Dask array (T, H, W), and their times (T,) in seconds; gaps are dropped frames."""
 
     frames: Any
     times: Float[np.ndarray, " T"]
@@ -88,30 +88,30 @@ class Channel:
 
     @property
     def step(self) -> float:
-        """Usual time between frames, in seconds."""
+        """Median time between frames, in seconds."""
         if len(self.times) < 2:
             raise CSTError("one frame has no frame rate; a recording needs at least two")
         return float(np.median(np.diff(self.times)))
 
     @property
     def dropped(self) -> int:
-        """How many frames are missing, by the gaps of the clock."""
+        """Number of missing frames, from the gaps between the times."""
         return int(_slots(self.times, self.step)[-1]) + 1 - len(self.times)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What `open_recording` found in a file; frames stay on disk until a step asks for them."""
+    """What `open_recording` found in a file; frames stay on disk until they are needed."""
 
     channels: Mapping[int, Channel]
     """Frames by excitation wavelength in nm."""
     pixel_mm: float | None = None
-    """Side of a pixel in mm, where the file says."""
+    """Side of a pixel in mm, if the file says."""
     stimuli: Stimuli | None = None
     mask: Bool[np.ndarray, "H W"] | None = None
     """True where there is cortex."""
     dark: Float[np.ndarray, "#H #W"] | None = None
-    """What the camera reads without light, to be subtracted; (1, 1) for a single number."""
+    """Dark level of the camera, to be subtracted; (1, 1) for a single number."""
 
     def __post_init__(self) -> None:
         shapes = {nm: channel.frames.shape[1:] for nm, channel in self.channels.items()}
@@ -132,7 +132,7 @@ class Recording:
         return self.channels[wavelength]
 
     def describe(self) -> str:
-        """One line a channel, for people."""
+        """Readable summary, one line per channel."""
         lines = []
         for nm, channel in self.channels.items():
             size = " × ".join(map(str, channel.frames.shape))
@@ -141,15 +141,15 @@ class Recording:
 
 
 def split_channels(frames: Any, times: ArrayLike, wavelengths: Sequence[int] | np.ndarray) -> dict[int, Channel]:
-    """Take interleaved frames apart by wavelength.
+    """Separate interleaved frames by wavelength.
 
     Parameters
     ----------
     frames : (T, H, W) Dask array in the order of recording.
     times : (T,) seconds.
-    wavelengths : one a frame, (T,), or the order in which the lamps take turns, such as (575, 395). With the
-        order alone the gaps of the clock say how many frames are missing, so that a dropped frame does not swap the
-        channels from there on. The first frame must belong to the first wavelength.
+    wavelengths : one per frame, (T,), or the order in which the lamps take turns, such as (575, 395). Given the order,
+        gaps between the times tell how many frames are missing, so that a dropped frame does not swap the channels
+        after it. The first frame must belong to the first wavelength.
 
     >>> import dask.array as da
     >>> movie = da.from_array(np.arange(5.0).reshape(5, 1, 1))  # the third frame, of the first lamp, was lost
@@ -159,7 +159,7 @@ def split_channels(frames: Any, times: ArrayLike, wavelengths: Sequence[int] | n
     """
     clock, labels = as_floats("times", times), np.asarray(wavelengths)
     if labels.ndim != 1 or not 1 <= len(labels) <= len(frames):
-        raise CSTError(f"wavelengths must be one a frame or the order of the lamps, got shape {labels.shape}")
+        raise CSTError(f"wavelengths must be one per frame or the order of the lamps, got shape {labels.shape}")
     if len(labels) != len(frames):
         if len(set(labels.tolist())) != len(labels):
             raise CSTError(f"wavelengths={labels.tolist()} must name each lamp once")
@@ -172,7 +172,7 @@ def split_channels(frames: Any, times: ArrayLike, wavelengths: Sequence[int] | n
     for nm in dict.fromkeys(rounded.tolist()):
         index = np.flatnonzero(rounded == nm)
         stride = np.diff(index)
-        # A slice costs Dask far less than a list of frames.
+        # A slice costs Dask much less than a list of frames.
         regular = len(index) > 1 and (stride == stride[0]).all()
         chosen = frames[index[0] : index[-1] + 1 : int(stride[0])] if regular else frames[index]
         parts[nm] = Channel(chosen, clock[index])
@@ -180,13 +180,13 @@ def split_channels(frames: Any, times: ArrayLike, wavelengths: Sequence[int] | n
 
 
 def _slots(times: np.ndarray, step: float) -> np.ndarray:
-    """Number of each frame as if none were missing; counted gap by gap, so that a slow drift does not add up."""
+    """Index of each frame if none were missing; counted gap by gap, so that a slow drift does not add up."""
     gaps = np.diff(times) / step
     whole = np.rint(gaps)
     if (whole < 1).any() or (np.abs(gaps - whole) > 0.35).any():
         warnings.warn(
-            "the times between frames are no multiples of the usual one, so dropped frames cannot be counted for "
-            "sure; give the wavelength of every frame",
+            "the times between frames are no multiples of the median one, so dropped frames cannot be counted "
+            "reliably; give the wavelength of every frame",
             CSTWarning,
             stacklevel=3,
         )

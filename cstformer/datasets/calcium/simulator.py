@@ -1,17 +1,18 @@
-"""A simulated widefield recording of which every part is known, at any time and on any grid of pixels.
+"""Simulated widefield recording whose parts are all known, at any time and on any pixel grid.
 
-A camera sees, under each of two lamps in turn,
+Two lamps take turns, and the camera records
 
     F(r, t) = B(r) · bleaching(t) · (1 + s(r, t)) + shot noise,      s₅₇₅ = x + z,   s₃₉₅ = A z
 
-- x, neural, as jRCaMP1b shows it: each drive of some seconds convolved with e^{−t/decay} − e^{−t/rise}, in
-  closed form. Gratings of six contrasts on the right drive the left V1 and, after the time of travel, the higher visual
-  areas; spontaneous waves start anywhere, on both hemispheres, and spread.
-- z, hemodynamic: slow vasomotion in a few smooth maps, a small breathing rhythm, and a delayed darkening where the
-  stimulus drove neurons (``coupling``), which breaks the assumption of the correction that x and z are uncorrelated.
-- A, which the correction must not need to know: a blur and a gain that varies over the cortex.
+- x, the neural signal as jRCaMP1b shows it: each drive of some seconds convolved with e^{−t/decay} − e^{−t/rise}, in
+  closed form. Gratings of six contrasts on the right drive the left V1 and, after a travel time, the higher visual
+  areas; spontaneous waves start anywhere on both hemispheres and spread.
+- z, the hemodynamic signal: slow vasomotion in a few smooth maps, a small breathing rhythm, and a delayed darkening
+  where the stimulus drove neurons (``coupling``). The last part violates the assumption of the correction that x and z
+  are uncorrelated.
+- A, unknown to the correction: a blur and a gain that varies over the cortex.
 
-Amplitudes and time constants are settings of the usual size, not fits to an animal.
+Amplitudes and time constants have typical sizes; they are not fitted to an animal.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from cstformer.system.files import readable
 from cstformer.system.zarr_files import open_zarr
 
 SIGNAL, CONTROL = 575, 395
-"""Excitation wavelengths in nm: calcium and hemodynamics; hemodynamics alone."""
+"""Excitation wavelengths in nm: the signal shows calcium and hemodynamics, the control hemodynamics alone."""
 DARK = 100
 """Camera counts without light."""
 
 _ON, _BETWEEN = 2.0, 5.0  # the paper's stimulus, in seconds
-_HIGHER = {"LM": 0.7, "AL": 0.55, "RL": 0.45, "AM": 0.4, "PM": 0.5}  # how much of V1's drive arrives
+_HIGHER = {"LM": 0.7, "AL": 0.55, "RL": 0.45, "AM": 0.4, "PM": 0.5}  # drive relative to V1
 _LATENCY = 0.08
 _SPARK = 0.3  # seconds of drive of a spontaneous wave
-_BLUR = 0.15  # mm, of the control against the signal
+_BLUR = 0.15  # mm, blur of the control relative to the signal
 
 
 @dataclass(frozen=True)
 class CalciumSimulation:
-    """Settings of a simulated recording, and the truth about it.
+    """Settings of a simulated recording, and its exact signals.
 
     >>> made = CalciumSimulation(minutes=0.5, size=32, seed=1)
     >>> print(made.recording().describe())
@@ -67,21 +68,21 @@ class CalciumSimulation:
     """Rows and columns of the camera."""
     seed: int = 0
     rate: float = 10.0
-    """Frames a second of each channel; the camera takes twice as many."""
+    """Frames per second of each channel; the camera takes twice as many."""
     noise: float = 1.0
-    """Times the shot noise of ``electrons``."""
+    """Factor on the shot noise that ``electrons`` implies."""
     electrons: float = 6000.0
-    """Counts of a bright pixel of the signal channel in a frame."""
+    """Electrons per frame in a bright pixel of the signal channel."""
     spontaneous: float = 1.0
-    """Times the usual height of spontaneous waves, 0.06 in ΔF/F at the median."""
+    """Factor on the height of spontaneous waves, whose median is 0.06 in ΔF/F."""
     hemodynamics: float = 0.012
     """Standard deviation of vasomotion in ΔF/F."""
     coupling: float = 0.3
     """Darkening after a stimulus, relative to its neural response."""
     bleaching: float = 0.15
-    """Part of the light that is lost in the long run, with a time constant of five minutes."""
+    """Fraction of the light that is lost in the end, with a time constant of five minutes."""
     dropped: float = 0.0
-    """Part of the camera's frames that are lost."""
+    """Fraction of the camera's frames that are dropped."""
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
@@ -95,18 +96,18 @@ class CalciumSimulation:
         if self.size < 8 or self.minutes * 60 * self.rate < 2:
             raise CSTError(f"size={self.size} and minutes={self.minutes} are too small; choose at least 8 and 2 frames")
 
-    # --- what happens ---
+    # --- signals ---
 
     @cached_property
     def stimuli(self) -> Stimuli:
-        """Two seconds of grating every seven; all six contrasts, shuffled, before one comes again."""
+        """A grating for two of every seven seconds; all six contrasts appear, shuffled, before one is repeated."""
         start = np.arange(_BETWEEN, self.minutes * 60 - _ON, _ON + _BETWEEN)
         rng = self._rng(0)
         order = [rng.permutation(CONTRASTS) for _ in range(-(-len(start) // len(CONTRASTS)))]
         return Stimuli(start, start + _ON, np.concatenate([*order, []])[: len(start)])
 
     def neural(self, times: ArrayLike, size: int | None = None) -> Float[np.ndarray, "T H W"]:
-        """The noise-free neural signal x, in ΔF/F, at any times in seconds and on any grid of ``size``² pixels."""
+        """Noise-free neural signal x in ΔF/F, at any times in seconds and on any grid of ``size``² pixels."""
         clock, shape = self._clock(times), self._shape(size)
         out = np.zeros((len(clock), *shape), np.float32)
         right, anterior = positions(shape)
@@ -129,7 +130,7 @@ class CalciumSimulation:
     def hemodynamic(
         self, times: ArrayLike, size: int | None = None, wavelength: int = SIGNAL
     ) -> Float[np.ndarray, "T H W"]:
-        """The hemodynamic signal in ΔF/F: z as the signal channel shows it, or A z as the control does."""
+        """Hemodynamic signal in ΔF/F: z in the signal channel, A z in the control."""
         clock, shape = self._clock(times), self._shape(size)
         maps = _hemodynamic_maps(self, shape, wavelength)
         frequency, phase, weight = self._rhythms
@@ -142,7 +143,7 @@ class CalciumSimulation:
     def fluorescence(
         self, times: ArrayLike, wavelength: int = SIGNAL, size: int | None = None
     ) -> Float[np.ndarray, "T H W"]:
-        """Expected electrons of each pixel: what the camera would see without noise."""
+        """Expected electrons in each pixel: what the camera would record without noise."""
         clock = self._clock(times)
         change = self.hemodynamic(clock, size, wavelength)
         if wavelength == SIGNAL:
@@ -151,7 +152,7 @@ class CalciumSimulation:
         return self.brightness(size, wavelength) * fading[:, None, None].astype(np.float32) * (1 + change)
 
     def brightness(self, size: int | None = None, wavelength: int = SIGNAL) -> Float[np.ndarray, "H W"]:
-        """Electrons of each pixel at the start: a lamp brightest in the middle, dark vessels, little light outside."""
+        """Electrons in each pixel at the start: a lamp brightest at the centre, dark vessels, little light outside."""
         return _brightness(self, self._shape(size), wavelength)
 
     def contrast(self, times: ArrayLike) -> Float[np.ndarray, " T"]:
@@ -163,11 +164,11 @@ class CalciumSimulation:
         """True where there is cortex."""
         return outline(self._shape(None))
 
-    # --- what the camera writes ---
+    # --- recorded frames ---
 
     @cached_property
     def camera_times(self) -> Float[np.ndarray, " frames"]:
-        """Times of all frames; even ones are 575 nm, odd ones 395 nm, before frames are lost."""
+        """Times of all recorded frames; before frames are dropped, even ones are 575 nm and odd ones 395 nm."""
         return np.flatnonzero(self._kept) / (2 * self.rate)
 
     @cached_property
@@ -176,23 +177,23 @@ class CalciumSimulation:
         return np.where(np.flatnonzero(self._kept) % 2 == 0, SIGNAL, CONTROL)
 
     def camera(self, index: ArrayLike) -> np.ndarray:
-        """Frames ``index`` (n,) as the camera writes them: counts, with the dark level; always the same for a seed."""
+        """Frames ``index`` (n,) in camera counts, with the dark level; the same for the same seed."""
         chosen = np.atleast_1d(np.asarray(index, dtype=int))
         out = np.empty((len(chosen), self.size, self.size), np.uint16)
         for nm in (SIGNAL, CONTROL):
             mine = np.flatnonzero(self.camera_wavelengths[chosen] == nm)
             expected = self.fluorescence(self.camera_times[chosen[mine]], nm)
             for i, mean in zip(mine, expected, strict=True):
-                # With hundreds of electrons and more, Poisson's law is the normal one.
+                # With hundreds of electrons or more, the Poisson distribution is nearly normal.
                 shot = self._rng(5, int(chosen[i])).standard_normal(mean.shape, np.float32) * np.sqrt(mean)
                 out[i] = np.clip(np.rint(mean + self.noise * shot + DARK), 0, 65535)
         return out
 
     def movie(self) -> Any:
-        """All frames of the camera, interleaved, as a Dask array that makes them when asked."""
+        """All frames of the camera, interleaved, as a Dask array that computes them when needed."""
         import dask.array as da
 
-        frames = max(2, min(64, 2**22 // self.size**2))  # small arrays, whose memory is used again
+        frames = max(2, min(64, 2**22 // self.size**2))  # small arrays, whose memory is reused
         return da.from_array(_Camera(self), chunks=(frames, self.size, self.size), asarray=True)
 
     def recording(self) -> Recording:
@@ -201,9 +202,9 @@ class CalciumSimulation:
         return Recording(channels, FIELD_MM / self.size, self.stimuli, self.mask, np.array([[float(DARK)]]))
 
     def save(self, path: str | os.PathLike[str], progress: bool = False, scheduler: str | None = None) -> None:
-        """Write a Zarr folder that `open_recording` reads; the settings go with it, so `load` knows the truth.
+        """Write a Zarr folder that `open_recording` reads; it includes the settings, which `load` needs.
 
-        ``scheduler`` is the address of a Dask cluster that makes the frames.
+        ``scheduler`` is the address of a Dask cluster that computes the frames.
         """
         import zarr
 
@@ -230,7 +231,7 @@ class CalciumSimulation:
                 raise CSTError("this recording was not made by `cst data make calcium`")
             return cls(**json.loads(str(settings)))
 
-    # --- draws; each part has a stream of its own ---
+    # --- random draws; each part has its own stream ---
 
     def _rng(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *stream])
@@ -243,7 +244,7 @@ class CalciumSimulation:
 
     @cached_property
     def _waves(self) -> np.ndarray:
-        """Rows of start, height, width (mm), speed (mm/s), place (mm): one wave a second, from before time 0."""
+        """Rows of start, height, width (mm), speed (mm/s), place (mm): one wave per second, starting before time 0."""
         rng, seconds = self._rng(2), self.minutes * 60 + 10
         count = rng.poisson(seconds)
         angle, radius = rng.uniform(0, 2 * np.pi, count), np.sqrt(rng.uniform(size=count))
@@ -260,7 +261,7 @@ class CalciumSimulation:
 
     @cached_property
     def _peaks(self) -> np.ndarray:
-        """Neural response to each stimulus, had it lasted for ever, in ΔF/F."""
+        """Steady-state neural response to each stimulus in ΔF/F."""
         return 0.05 * _saturating(self.stimuli.contrast)
 
     @cached_property
@@ -281,7 +282,7 @@ class CalciumSimulation:
 
 
 class _Camera:
-    """What Dask needs to see of a movie that does not exist yet."""
+    """Array-like that computes frames of the camera when Dask indexes it."""
 
     ndim, dtype = 3, np.dtype(np.uint16)
 
@@ -297,9 +298,9 @@ class _Camera:
 def kinetics(
     t: np.ndarray, duration: float | int, rise: float | int = 0.1, decay: float | int = 0.7
 ) -> Float[np.ndarray, "*shape"]:
-    """What an indicator shows t seconds after a constant drive of ``duration`` seconds began; 1 if it lasted for ever.
+    """Response of an indicator t seconds after the start of a constant drive of ``duration`` seconds; at most 1.
 
-    The box convolved with (e^{−t/decay} − e^{−t/rise}) / (decay − rise): continuous, with a continuous slope.
+    It is the box convolved with (e^{−t/decay} − e^{−t/rise}) / (decay − rise), continuous with a continuous slope.
 
     >>> kinetics(np.array([-1.0, 0.0, 60.0]), duration=100.0).round(6).tolist()
     [0.0, 0.0, 1.0]
@@ -313,12 +314,12 @@ def kinetics(
 
 
 def _saturating(contrast: np.ndarray) -> np.ndarray:
-    """How much of the largest response a contrast in per cent makes: half at 20 %."""
+    """Response to a contrast in per cent relative to the largest one; one half at 20 %."""
     return contrast**1.2 / (contrast**1.2 + 20.0**1.2)
 
 
 def _visual_place(shape: tuple[int, int], blur: float = 0.0) -> np.ndarray:
-    """How strongly V1 and the higher areas respond, seen through a blur of so many mm."""
+    """Response map of V1 and the higher areas, blurred by ``blur`` mm."""
     place = blob(shape, LEFT_AREAS["V1"], 0.6, blur)
     for name, weight in _HIGHER.items():
         place = place + weight * blob(shape, LEFT_AREAS[name], 0.3, blur)
@@ -327,7 +328,7 @@ def _visual_place(shape: tuple[int, int], blur: float = 0.0) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _visual(shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows and columns of the left visual cortex, how strongly a pixel responds, after how many seconds (20 mm/s)."""
+    """Rows and columns of the left visual cortex, the response of each pixel and its delay in seconds (20 mm/s)."""
     right, anterior = positions(shape)
     place = np.where(right < 0, _visual_place(shape), 0.0)
     delay = np.hypot(right - LEFT_AREAS["V1"][0], anterior - LEFT_AREAS["V1"][1]) / 20
@@ -337,7 +338,7 @@ def _visual(shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 @lru_cache(maxsize=8)
 def _hemodynamic_maps(made: CalciumSimulation, shape: tuple[int, int], wavelength: int) -> np.ndarray:
-    """Maps of the five rhythms and of the darkening as a wavelength shows them: the control blurred, with its gain."""
+    """Maps of the five rhythms and of the darkening at a wavelength; the control is blurred and has a gain."""
     blur = 0.0 if _known(wavelength) == SIGNAL else _BLUR
     maps = SmoothMaps.draw(made._rng(3), 5, scale=1.5).on(shape, blur)
     maps[0] = 1.0  # the first rhythm is everywhere
@@ -364,10 +365,10 @@ def _known(wavelength: int) -> int:
 
 
 def _since(clock: np.ndarray, start: float, delay: np.ndarray) -> np.ndarray:
-    """Seconds (T, H, W) since an event reached each pixel; single precision is plenty after the subtraction."""
+    """Seconds (T, H, W) since an event reached each pixel; float32 is precise enough after the subtraction."""
     return ((clock - start)[:, None, None] - delay).astype(np.float32)
 
 
 def _felt(clock: np.ndarray, start: float, last: float) -> np.ndarray:
-    """Index of the times at which an event can be seen: until 12 time constants after it reached the last pixel."""
+    """Indices of the times at which an event is visible: until 12 time constants after it reached the last pixel."""
     return np.flatnonzero((clock > start) & (clock < start + last + 12 * 0.7))

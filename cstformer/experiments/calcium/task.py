@@ -16,9 +16,10 @@ from jaxtyping import Bool, Float, Int
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
-from cstformer.datasets.calcium.preprocess import Preprocessing, crop, preprocess
+from cstformer.datasets.calcium.preprocess import Preprocessing, preprocess
 from cstformer.datasets.calcium.reading import require
 from cstformer.datasets.calcium.simulator import CalciumSimulation
+from cstformer.datasets.calcium.steps import crop
 from cstformer.errors import CSTError
 from cstformer.system.files import readable
 from cstformer.system.zarr_files import open_zarr

@@ -13,20 +13,19 @@ import zarr
 from cstformer import cli
 from cstformer.data.movie_files import load_movie
 from cstformer.datasets.calcium import preprocess as chain
-from cstformer.datasets.calcium.preprocess import (
-    Preprocessing,
+from cstformer.datasets.calcium.preprocess import Preprocessing, preprocess
+from cstformer.datasets.calcium.reading import open_recording
+from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
+from cstformer.datasets.calcium.simulator import CalciumSimulation
+from cstformer.datasets.calcium.steps import (
     bin_pixels,
     brightness_mask,
     crop,
-    preprocess,
     principal_components,
     regular_clock,
     resample,
     z_score,
 )
-from cstformer.datasets.calcium.reading import open_recording
-from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
-from cstformer.datasets.calcium.simulator import CalciumSimulation
 from cstformer.errors import CSTError
 
 WATCHED = {"capture_output": True, "text": True, "check": True}

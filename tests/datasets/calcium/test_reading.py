@@ -13,7 +13,7 @@ import pytest
 import tifffile
 import zarr
 
-from cstformer.datasets.calcium import reading
+from cstformer.datasets.calcium import formats
 from cstformer.datasets.calcium.reading import open_recording, read_stimuli
 from cstformer.errors import CSTError
 
@@ -73,7 +73,7 @@ def test_npy_is_mapped(tmp_path):
 
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_tiff_stack(tmp_path, compression, monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 3 * FRAMES[0].nbytes)  # several reads a file
+    monkeypatch.setattr(formats, "CHUNK_BYTES", 3 * FRAMES[0].nbytes)  # several reads a file
     tifffile.imwrite(tmp_path / "a.tif", FRAMES, compression=compression, photometric="minisblack")
     recording = open_recording(tmp_path / "a.tif", wavelengths=(575, 395), rate=20.0)
     assert recording.channel(575).frames.npartitions > 1

@@ -78,7 +78,7 @@ CHANNEL = Channel(da.zeros((3, 2, 2)), np.arange(3.0))
         (lambda: Stimuli([0.0], [0.0], [5.0]), "must end after they start"),
         (lambda: Stimuli([0.0, 1.0], [2.0, 3.0], [5.0, 5.0]), "must not overlap"),
         (lambda: Stimuli([0.0], [1.0], [101.0]), "per cent, 0 to 100"),
-        (lambda: Stimuli([0.0], [1.0, 2.0], [1.0]), "one number a stimulus each"),
+        (lambda: Stimuli([0.0], [1.0, 2.0], [1.0]), "one number per stimulus each"),
         (lambda: Channel(da.zeros((3, 2, 2)), np.arange(2.0)), "with T times"),
         (lambda: Channel(da.zeros((2, 2, 2)), np.array([1.0, 1.0])), "increase from frame to frame"),
         (lambda: Recording({}), "no channel"),
@@ -87,7 +87,7 @@ CHANNEL = Channel(da.zeros((3, 2, 2)), np.arange(3.0))
         (lambda: Recording({575: CHANNEL}, pixel_mm=0.0), "pixel_mm=0"),
         (lambda: Recording({575: CHANNEL}).channel(570), "did you mean '575'"),
         (lambda: split_channels(numbered(4), np.arange(4), (575, 575)), "each lamp once"),
-        (lambda: split_channels(numbered(4), np.arange(4), np.full(9, 575)), "one a frame or the order"),
+        (lambda: split_channels(numbered(4), np.arange(4), np.full(9, 575)), "one per frame or the order"),
     ],
 )
 def test_bad_input(call, message):
