@@ -30,7 +30,6 @@ from cstformer.starts.gaussian_process import Kernel, posterior_weights
 from cstformer.taylor import series
 from cstformer.taylor.series import Series
 
-STARTS = ("linear", "hermite", "cubic", "smooth")
 Start = Callable[[Series], Series]
 """From query coordinates (J, B, m, d) to initial values (J, B, m, c)."""
 
@@ -40,16 +39,18 @@ Exists = Bool[Tensor, "B n"]
 Step = Float[Tensor, "B i 1"]
 """One number for each of the i = n − 1 intervals between knots."""
 Interval = Float[Tensor, "B i c"]
+Pieces = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""From lengths and secants of the intervals, and which of them exist, to the coefficients a_1, a_2, a_3."""
 
 
 def make_start(
-    kind: str, coords: Coords, values: Values, observed: Bool[Tensor, "B n c"], kernel: Kernel | None = None
+    name: str, coords: Coords, values: Values, observed: Bool[Tensor, "B n c"], kernel: Kernel | None = None
 ) -> Start:
     """Interpolate each sample of a batch.
 
     Parameters
     ----------
-    kind : one of `STARTS`
+    name : one of `STARTS`
     coords : Tensor (B, n, d)
     values : Tensor (B, n, c)
     observed : Tensor (B, n, c) of bool
@@ -69,10 +70,10 @@ def make_start(
     """
     batch, n, c = values.shape
     if bool((observed == observed[..., :1]).all()):
-        return _one_mask(kind, coords, values, observed[..., 0], kernel)
+        return _one_mask(name, coords, values, observed[..., 0], kernel)
     # Channels observed at different points are separate problems: fold them into the batch, (B, n, c) → (B·c, n, 1).
     fold = lambda x: x.transpose(1, 2).reshape(batch * c, n, 1)  # noqa: E731
-    inner = _one_mask(kind, coords.repeat_interleave(c, 0), fold(values), fold(observed)[..., 0], kernel)
+    inner = _one_mask(name, coords.repeat_interleave(c, 0), fold(values), fold(observed)[..., 0], kernel)
 
     def start(x: Series) -> Series:
         y = inner(x.map(lambda k: k.repeat_interleave(c, 1)))  # (J, B·c, m, 1)
@@ -81,15 +82,9 @@ def make_start(
     return start
 
 
-def _one_mask(kind: str, coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
+def _one_mask(name: str, coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
     """Start for channels that are observed at the same points."""
-    if kind == "smooth":
-        assert kernel is not None, "the smooth start needs a fitted kernel"
-        inner = _gaussian_process(coords, values, exists, kernel)
-    elif coords.shape[-1] == 1:
-        inner = _piecewise(kind, coords[..., 0], values, exists)
-    else:
-        inner = _polyharmonic(kind, coords, values, exists)
+    inner = STARTS[name](coords, values, exists, kernel)
     far = torch.finfo(coords.dtype).max
     low = coords.masked_fill(~exists[..., None], far).amin(1, keepdim=True)  # (B, 1, d)
     high = coords.masked_fill(~exists[..., None], -far).amax(1, keepdim=True)
@@ -107,8 +102,9 @@ def _one_mask(kind: str, coords: Coords, values: Values, exists: Exists, kernel:
     return start
 
 
-def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Kernel) -> Start:
+def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
     """Posterior mean k(x, X) (K + σ²I)⁻¹ y, in float64: for nearly noise-free data the weights are large and cancel."""
+    assert kernel is not None, "the smooth start needs a fitted kernel"
     knots = coords.double()
     weights = posterior_weights(kernel, knots, values.double(), exists)  # (B, n, c)
 
@@ -118,7 +114,18 @@ def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Ke
     return start
 
 
-def _piecewise(kind: str, t: Float[Tensor, "B n"], y: Values, exists: Exists) -> Start:
+def _spline(pieces: Pieces, power: tuple[float, bool]) -> StartMaker:
+    """Piecewise cubics in one dimension, a polyharmonic spline of the same smoothness in more."""
+
+    def make(coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
+        if coords.shape[-1] == 1:
+            return _piecewise(pieces, coords[..., 0], values, exists)
+        return _polyharmonic(*power, coords, values, exists)
+
+    return make
+
+
+def _piecewise(pieces_of: Pieces, t: Float[Tensor, "B n"], y: Values, exists: Exists) -> Start:
     """Cubic pieces on sorted knots: with s = t − t_i on interval i, y(t) = y_i + a_1 s + a_2 s² + a_3 s³."""
     order = t.masked_fill(~exists, torch.inf).argsort(dim=1, stable=True)
     count = exists.sum(1, keepdim=True)  # (B, 1)
@@ -133,7 +140,7 @@ def _piecewise(kind: str, t: Float[Tensor, "B n"], y: Values, exists: Exists) ->
     real = step > 0
     step = torch.where(real, step, torch.ones_like(step))
     secant = (y[:, 1:] - y[:, :-1]) / step
-    cubic = _PIECES[kind](step, secant, real)  # a_1, a_2, a_3, each (B, n-1, c)
+    cubic = pieces_of(step, secant, real)  # a_1, a_2, a_3, each (B, n-1, c)
     pieces = torch.stack([y[:, :-1], *(torch.where(real, a, torch.zeros_like(a)) for a in cubic)], 2)  # (B, n-1, 4, c)
 
     def start(x: Series) -> Series:
@@ -204,28 +211,22 @@ def _natural_pieces(step: Step, secant: Interval, real: Bool[Tensor, "B i 1"]) -
     return secant - step * (2 * left + right) / 6, left / 2, (right - left) / (6 * step)
 
 
-_PIECES = {"linear": _linear_pieces, "hermite": _hermite_pieces, "cubic": _natural_pieces}
-
-
-# Polyharmonic splines: power of r, and whether the polynomial has linear terms. At a data point r is C0; r² log r (the
-# thin plate, power 2) is C1, since its second derivatives grow like log r; r³ is C2, since its third derivatives jump.
-_POLYHARMONIC = {"linear": (1.0, False), "hermite": (2.0, True), "cubic": (3.0, True)}
 # ε in r² + ε², in units of the domain: rounds off the tip of r, where no Taylor series exists. The smoothness above
 # holds at distances well above it. Interpolants differ from those of r by up to 2 % (r) and 0.1 % (the others).
 _SOFTENING = 1e-3
 _RIDGE = 1e-6  # where points do not determine the polynomial (too few, or on a line) it selects the smallest one
 
 
-def _polyharmonic(kind: str, coords: Coords, values: Values, exists: Exists) -> Start:
+def _polyharmonic(exponent: float, slope: bool, coords: Coords, values: Values, exists: Exists) -> Start:
     r"""Polyharmonic splines of scattered data in d > 1 dimensions.
 
     .. math:: y(x) = \sum_j w_j\, \varphi\bigl(\sqrt{|x - x_j|^2 + \varepsilon^2}\bigr) + P(x)\, v,
               \qquad \begin{pmatrix} \Phi & P \\ P^T & 0 \end{pmatrix}
               \begin{pmatrix} w \\ v \end{pmatrix} = \begin{pmatrix} y \\ 0 \end{pmatrix}
 
-    with the polynomials P(x) = [1] or [1 | x] and :math:`\Phi_{ij} = \varphi(x_i - x_j)`.
+    with φ(r) = r^exponent (r² log r for exponent 2), :math:`\Phi_{ij} = \varphi(x_i - x_j)` and the polynomials
+    P(x) = [1], or [1 | x] with ``slope``.
     """
-    exponent, slope = _POLYHARMONIC[kind]
     sign = -1.0 if exponent < 2 else 1.0  # makes φ conditionally positive definite
 
     def phi(x: Series) -> Series:
@@ -262,3 +263,16 @@ def _polyharmonic(kind: str, coords: Coords, values: Values, exists: Exists) -> 
         return basis.map(lambda k: k @ weights)
 
     return start
+
+
+StartMaker = Callable[[Coords, Values, Exists, Kernel | None], Start]
+# At a data point r is C0; r² log r (the thin plate, power 2) is C1, since its second derivatives grow like log r; r³ is
+# C2, since its third derivatives jump. The flag says whether the polynomial has linear terms.
+STARTS: dict[str, StartMaker] = {
+    "linear": _spline(_linear_pieces, (1.0, False)),
+    "hermite": _spline(_hermite_pieces, (2.0, True)),
+    "cubic": _spline(_natural_pieces, (3.0, True)),
+    "smooth": _gaussian_process,
+}
+"""Starts of points by name: from coordinates, values, existence and the fitted kernel to the start of a batch whose
+channels share their observed points. The caller keeps queries inside the bounding box."""

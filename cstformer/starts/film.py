@@ -22,7 +22,8 @@ from torch import Tensor
 
 from cstformer.starts.cubic_convolution import keys_weights
 from cstformer.starts.motion import motion, window_mean
-from cstformer.starts.trust import LOUDEST, continued
+from cstformer.starts.pixel_view import LOUDEST
+from cstformer.starts.trust import continued
 from cstformer.taylor import series
 from cstformer.taylor.series import Series
 

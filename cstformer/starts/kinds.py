@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cstformer.data.patches import PatchLayout
+from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.starts.frames import Frames

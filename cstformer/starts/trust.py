@@ -40,6 +40,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cstformer.errors import CSTError
+from cstformer.starts.pixel_view import LOUDEST
+from cstformer.starts.pixel_view import LOUDEST
 
 Movies = Float[Tensor, "B T H W C"]
 Pixels = Float[Tensor, "B T H W 1"]
@@ -47,7 +49,6 @@ Pixels = Float[Tensor, "B T H W 1"]
 # The constants were compared on the training drive, on synthetic scenes and on clips of the test drive (docs/video.md).
 # Widths are standard deviations of Gaussian windows, in pixels unless frames are named.
 FEW = 2**18  # pixels used for a logistic regression, at most; evenly spread over the movies
-LOUDEST = 8.0  # bound of the log odds: sigmoid(8) = 0.9997
 FLOOR = 0.01  # s_i² as a share of the mean of q_i
 COMPANY = (1.0, 3.0)  # widths of the two neighbourhoods over which f_i is averaged
 # Of `trusted_mean`:
