@@ -41,7 +41,6 @@ from torch.nn import functional as F
 
 from cstformer.errors import CSTError
 from cstformer.starts.pixel_view import LOUDEST
-from cstformer.starts.pixel_view import LOUDEST
 
 Movies = Float[Tensor, "B T H W C"]
 Pixels = Float[Tensor, "B T H W 1"]
