@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 from cstformer.data.arrays import as_floats, first_few, pad, refuse, shaped_coords, shaped_observed
 from cstformer.data.grids import samples_from_dataset, samples_to_dataset
 from cstformer.data.layout import PatchLayout
-from cstformer.data.names import checked_ids, checked_names, heading
+from cstformer.data.names import checked_ids, checked_names
 from cstformer.data.sample_files import read_samples, samples_suffix, write_samples
+from cstformer.data.summary import summary
 from cstformer.data.tables import samples_from_table, samples_to_table
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.system.files import MAX_BYTES, readable
@@ -325,35 +326,7 @@ class Samples:
 
     def describe(self) -> str:
         """Readable summary of several lines: sizes, ranges, how much is observed."""
-        counts = self.point_observed.sum(axis=1)
-        repeats = int(self._repeats(self._order()).sum())
-        shared = (self.coords == self.coords[:1]).all() and (self.point_observed == self.point_observed[:1]).all()
-        at_points = self.observed[self.point_observed]
-        lines = [
-            f"{len(self)} samples, {self.d} coordinates, {self.c} values",
-            f"points per sample: min {counts.min()}, median {np.median(counts):g}, max {counts.max()}",
-            f"grid: {'the same for all samples' if shared else 'each sample has its own'}",
-            f"observed: {100 * at_points.mean():.4g} % of the values at these points",
-            f"repeated coordinates: {repeats or 'none'}",
-        ]
-        for k, name in enumerate(self.coord_names):
-            x = self.coords[..., k][self.point_observed]
-            lines.append(f"coordinate {heading(name, self.units)}: {x.min():.6g} to {x.max():.6g}")
-        for k, name in enumerate(self.value_names[:8]):
-            y = self.values[..., k][self.observed[..., k]]
-            numbers = f"mean {y.mean():.6g}, sd {y.std():.6g}, min {y.min():.6g}, max {y.max():.6g}" if len(y) else ""
-            lines.append(f"value {heading(name, self.units)}: {numbers or 'never observed'}")
-        if self.c > 8:
-            y = self.values[self.observed]
-            lines.append(
-                f"... and {self.c - 8} more; all together: mean {y.mean():.6g}, sd {y.std():.6g}, "
-                f"min {y.min():.6g}, max {y.max():.6g}"
-            )
-        if self.origin.any():
-            lines.append("origin: coordinates are relative to the start of each window")
-        if self.layout is not None:
-            lines.append(f"layout: {self.layout}")
-        return "\n".join(lines)
+        return summary(self, repeats=int(self._repeats(self._order()).sum()))
 
     @classmethod
     def load(
