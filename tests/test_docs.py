@@ -1,6 +1,7 @@
 """The site builds without a warning, its links lead somewhere, and what its pages show can be run."""
 
 import copy
+import dataclasses
 import functools
 import importlib.util
 import os
@@ -18,12 +19,12 @@ import scipy.io
 
 import cstformer as cst
 from cstformer import cli
-from cstformer.baselines import base
+from cstformer.baselines import neural
 from cstformer.benchmarks import chosen
 from cstformer.cli.fit import read_settings
 from cstformer.cli.run import ALL
 from cstformer.experiments.registry import EXPERIMENTS
-from cstformer.models import cst as estimator
+from cstformer.models import fitting
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -111,8 +112,8 @@ def test_every_page_is_in_the_navigation(site):
 def test_what_is_generated_is_there(site):
     pages, out = site
     settings = (out / "settings.html").read_text()
-    for name, field in cst.CST.__dataclass_fields__.items():
-        assert f"<code>{name}</code>" in settings and f"<code>{field.default}</code>" in settings
+    for field in dataclasses.fields(cst.CST):
+        assert f"<code>{field.name}</code>" in settings and f"<code>{field.default}</code>" in settings
     help_text = (out / "command_line.html").read_text()
     for command in ("cst fit", "cst predict", "cst data make spirals", "cst data preprocess-calcium", "cst run"):
         assert f"usage: {command}" in help_text
@@ -204,7 +205,7 @@ RUN_COMMANDS = {"getting_started.md"}
 
 @pytest.fixture
 def short_training(monkeypatch):
-    for module in (estimator, base):
+    for module in (fitting, neural):
         monkeypatch.setattr(module, "train", functools.partial(few_steps, module.train))
 
 

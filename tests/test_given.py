@@ -80,7 +80,7 @@ def test_the_median_start_is_where_an_untrained_network_begins():
     given = context()
     made = CST(**TINY, start="median", precision="float64", steps=2, learning_rate=0.0)
     model = fit_quickly(made, frames_to_samples(movies(), (4, 4)), given=pixels)
-    guess = model.trust_.guess(
+    guess = model.kind_.trust.guess(
         torch.from_numpy((samples_to_frames(given) - model.scaling_.mean[:3]) / model.scaling_.sd[:3])
     )
     guess = guess.numpy() * model.scaling_.sd[:3] + model.scaling_.mean[:3]
@@ -130,5 +130,5 @@ def test_what_cannot_be_used_is_refused(model):
         CST(devices=2).fit(samples, given=pixels)
     with pytest.raises(CSTError, match=r"given must return a tensor .* got shape \(16, 1"):
         fit_quickly(CST(**TINY, start="linear"), samples, given=lambda y, _: y[:, :1])
-    with pytest.raises(CSTError, match="values cannot take the place"):
+    with pytest.raises(CSTError, match="values cannot replace the initial values"):
         model.attention(context(), [[1.0, 5.5, 5.5]], values=np.zeros((2, 1, 48)))

@@ -11,11 +11,12 @@ from torch import nn
 
 from cstformer.baselines import FNO2D, FNO3D
 from cstformer.baselines.fourier_operators import ComplexWeight, FourierOperator, FrameForecaster, MovieOperator
-from cstformer.baselines.sequences import Frames
+from cstformer.baselines.sequences import TimeSeries
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.errors import CSTError
-from cstformer.network.transformer import parameter_count
+from cstformer.network.architecture import parameter_count
+from cstformer.starts.kinds import unfitted_kind
 
 SIZES = dict(modes=3, hidden=4, layers=2, projection=8, mixing=False)
 
@@ -127,7 +128,7 @@ def movie(batch=2, T=4, seed=0):
     present = torch.ones(batch, T, dtype=torch.bool)
     present[1, -1] = observed[1, -1] = False
     times[1, -1] = times[1, -2]
-    return Frames(times, normal(batch, T, 6, 5, 1, seed=seed + 2) * observed, observed, present)
+    return TimeSeries(times, normal(batch, T, 6, 5, 1, seed=seed + 2) * observed, observed, present)
 
 
 def test_what_the_forecaster_is_given():
@@ -161,7 +162,7 @@ def test_index_puts_frame_after_frame():
 def test_with_a_skip_an_untrained_operator_copies():
     """FNO2D the last frame, FNO3D straight lines between the given ones; both have weights that learn."""
     f = movie()
-    f = Frames(f.times.float(), f.values.float(), f.observed, f.present)
+    f = TimeSeries(f.times.float(), f.values.float(), f.observed, f.exists)
     forecaster = FrameForecaster(1, 2, mask=True, skip=True, **SIZES)
     torch.testing.assert_close(forecaster.forecast(f[:, :2], f.times[:, :2]), f.values[:, 1])
     for resample in ("index", "regular"):
@@ -180,12 +181,12 @@ def test_regular_resamples_linearly():
     values = times[..., None, None, None] * slope + 2
     observed = torch.ones_like(values, dtype=torch.bool)
     at = torch.tensor([[0.0, 0.3, 0.97]], dtype=torch.float64)
-    y = net(Frames(times, values, observed, times >= 0), at)
+    y = net(TimeSeries(times, values, observed, times >= 0), at)
     torch.testing.assert_close(y, at[..., None, None, None] * slope + 2)  # linear in time: nothing is lost
     torch.testing.assert_close(net.operator.given[0, 2, 0, 0, :5], torch.linspace(0, 1, 5).double())
     # A missing pixel takes the value of the neighbour in time that was observed, and is told as half observed or not.
     observed[0, 1, 0, 0] = False
-    regular = net.regular(Frames(times, values * observed, observed, times >= 0))
+    regular = net.regular(TimeSeries(times, values * observed, observed, times >= 0))
     torch.testing.assert_close(regular.values[0, 1, 0, 0], values[0, 2, 0, 0])  # 0.25 lies between 0.1 and 0.6
 
 
@@ -216,7 +217,7 @@ def test_paper_presets_have_the_papers_sizes():
     """926,357 and 6,562,281 with 10 frames and the coordinates; ours differ by the channels they are given."""
     for cls, inputs, published in ((FNO2D, 10 + 2, 926_357), (FNO3D, None, 6_562_281)):
         model = cls.preset("paper")
-        model.layout_ = PatchLayout((64, 64), (8, 8))
+        model.kind_ = unfitted_kind(3, 64, PatchLayout((64, 64), (8, 8)))
         with torch.device("meta"):
             count = parameter_count(model._network(3, 64))
         if inputs is not None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from cstformer.baselines import LatentODE
 from cstformer.baselines.latent_ode import SPAN, LatentODENetwork, solve
-from cstformer.baselines.sequences import Frames
+from cstformer.baselines.sequences import TimeSeries
 from cstformer.baselines.variational import draw, gaussian_kl
 from cstformer.data.samples import Samples
 
@@ -42,7 +42,7 @@ def frames(batch=3, T=5, c=2, seed=0):
     times[1, -2:] = times[1, -3]
     observed = present[..., None].expand(-1, -1, c).clone()
     observed[0, 1, 0] = False
-    return Frames(times, normal(batch, T, c, seed=seed + 1) * observed, observed, present)
+    return TimeSeries(times, normal(batch, T, c, seed=seed + 1) * observed, observed, present)
 
 
 def test_solution_of_a_linear_equation_and_its_order():

@@ -10,8 +10,9 @@ from torch import nn
 
 from cstformer.baselines import LFADS
 from cstformer.baselines.lfads import BidirectionalGRU, LFADSNetwork, Sizes
-from cstformer.baselines.sequences import Frames
+from cstformer.baselines.sequences import TimeSeries
 from cstformer.data.samples import Samples
+from cstformer.starts.kinds import unfitted_kind
 
 SIZES = Sizes(initial_encoder=4, controller_encoder=3, controller=5, generator=6, factors=3, inputs=2)
 
@@ -23,7 +24,7 @@ def frames(batch=3, T=5, c=2, seed=0):
     present[1, -2:] = False
     times[1, -2:] = times[1, -3]
     observed = present[..., None].expand(-1, -1, c).clone()
-    return Frames(times, normal(batch, T, c, seed=seed + 1) * observed, observed, present)
+    return TimeSeries(times, normal(batch, T, c, seed=seed + 1) * observed, observed, present)
 
 
 def network(mask=False):
@@ -149,5 +150,5 @@ def test_paper_preset_has_the_papers_size():
 @pytest.mark.parametrize("between", ["linear", "cubic"])
 def test_setting_between_reaches_the_network(between):
     model = LFADS(between=between)
-    model.layout_ = None
+    model.kind_ = unfitted_kind(1, 2)
     assert model._network(1, 2).between == between

@@ -9,11 +9,14 @@ from torch import nn
 
 from cstformer.baselines import ConvGRU, ConvLSTM
 from cstformer.baselines.recurrent import LSTM, ConvGRUCell, ConvLSTMCell
-from cstformer.baselines.sequences import Frames
+from cstformer.baselines.sequences import TimeSeries
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
+from cstformer.starts.kinds import unfitted_kind
+
+SMALL = PatchLayout((5, 6), (5, 6), 2)
 
 
 def sigmoid(x: float) -> float:
@@ -75,24 +78,28 @@ def test_convlstm_cell_on_one_pixel_is_an_lstm_cell():
 )
 def test_paper_presets_have_the_papers_sizes(model, layout, paper, extra):
     rival = model.preset("paper")
-    rival.layout_ = layout
     with torch.device("meta"):
-        network = rival._network(3, layout.c)
+        network = network_for(rival, layout)
     count = sum(p.numel() for p in network.parameters())
     assert count == paper + extra
     assert count == pytest.approx(paper, rel=0.002)
 
 
-def wave_frames(dtype=torch.float64) -> Frames:
+def wave_frames(dtype=torch.float64) -> TimeSeries:
     times = torch.tensor([[0.0, 0.3, 0.4, 1.0]], dtype=dtype)
     values = torch.rand(1, 4, 5, 6, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    return Frames(times, values, torch.ones_like(values, dtype=torch.bool), times >= 0)
+    return TimeSeries(times, values, torch.ones_like(values, dtype=torch.bool), times >= 0)
 
 
-def network_of(model, c=60):
+def network_for(rival, layout=SMALL):
+    """A fresh network of a rival, as if it were fitted to movies of this layout."""
+    rival.kind_ = unfitted_kind(3, layout.c, layout)
+    return rival._network(3, layout.c)
+
+
+def random_network(rival):
     torch.manual_seed(0)
-    model.layout_ = PatchLayout((5, 6), (5, 6), 2)
-    network = model._network(3, c).double()
+    network = network_for(rival).double()
     for p in network.parameters():
         nn.init.normal_(p, std=0.3)  # also the readout, which begins at zero
     return network
@@ -100,36 +107,34 @@ def network_of(model, c=60):
 
 @pytest.mark.parametrize("model", [LSTM(hidden=3, window=2), ConvLSTM(hidden=2, window=2)])
 def test_forecasts_see_their_window_alone(model):
-    network, frames = network_of(model), wave_frames()
+    network, frames = random_network(model), wave_frames()
     at = torch.tensor([[0.35, 0.7]], dtype=torch.float64)
     before = network(frames, at)
     values = frames.values.clone()
     values[:, 3] += 1.0  # later than both
     values[:, 0] += 1.0  # too old for the second
-    after = network(Frames(frames.times, values, frames.observed, frames.present), at)
+    after = network(TimeSeries(frames.times, values, frames.observed, frames.exists), at)
     torch.testing.assert_close(after[:, 1], before[:, 1])
     assert (after[:, 0] - before[:, 0]).abs().max() > 1e-4
     assert (network(frames, at + 0.02) - before).abs().max() > 1e-5  # the time ahead is an input
 
 
 def test_convgru_sees_the_past_alone_and_the_gaps():
-    network, frames = network_of(ConvGRU(hidden=2)), wave_frames()
+    network, frames = random_network(ConvGRU(hidden=2)), wave_frames()
     before = network.reconstruct(frames)
     values = frames.values.clone()
     values[:, 2] += 1.0
-    after = network.reconstruct(Frames(frames.times, values, frames.observed, frames.present))
+    after = network.reconstruct(TimeSeries(frames.times, values, frames.observed, frames.exists))
     torch.testing.assert_close(after[:, :2], before[:, :2])
     assert ((after[:, 2:] - before[:, 2:]).flatten(2).abs().amax(-1) > 1e-4).all()
-    stretched = Frames(2 * frames.times, frames.values, frames.observed, frames.present)
+    stretched = TimeSeries(2 * frames.times, frames.values, frames.observed, frames.exists)
     assert (network.reconstruct(stretched) - before)[:, 1:].abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("model", [LSTM, ConvLSTM, ConvGRU])
 def test_untrained_models_copy(model):
     """With ``skip`` the readout begins at zero, so that training begins at the last given frame."""
-    rival = model.preset("smoke")
-    rival.layout_ = PatchLayout((5, 6), (5, 6), 2)
-    y = rival._network(3, 60).double()(wave_frames(), wave_frames().times)
+    y = network_for(model.preset("smoke")).double()(wave_frames(), wave_frames().times)
     torch.testing.assert_close(y, wave_frames().values)
 
 
@@ -148,10 +153,8 @@ def test_latent_is_the_state_after_all_frames(model):
 def test_large_frames_do_not_saturate_the_gates():
     """The input of each gate is of order one whatever the size of a frame."""
     for size in (4, 64):
-        rival = LSTM(mask=False)
-        rival.layout_ = PatchLayout((size, size), (size, size))
         torch.manual_seed(0)
-        network = rival._network(3, size**2)
+        network = network_for(LSTM(mask=False), PatchLayout((size, size), (size, size)))
         frames = network.scale * torch.randn(100, size**2)
         gates = frames @ network.lstm.weight_ih_l0[:, :-1].T
         assert gates.std().item() == pytest.approx(3**-0.5, rel=0.1)  # of uniform weights in [−1, 1]

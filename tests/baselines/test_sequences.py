@@ -5,28 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from small_models import blob, fit_quickly, waves
 from torch import nn
 
-from cstformer.baselines.sequences import (
-    UNUSED,
-    Forecaster,
-    Frames,
-    Reconstructor,
-    SequenceBaseline,
-    between,
-    cut,
-    distinct,
-    to_frames,
-    windows,
-)
+from cstformer.baselines.sequences import Forecaster, Reconstructor, SequenceBaseline, TimeSeries, between, windows
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.data.samples import Samples
-from cstformer.data.units import Scaling
 from cstformer.errors import CSTError
-from cstformer.training.settings import setting_fields
-
-NOWHERE = (np.zeros(2), np.ones(2))
+from cstformer.models.cst import CST
+from cstformer.starts.frames import cut_patches
+from cstformer.starts.kinds import kind_of, unfitted_kind
+from cstformer.training.disturbance import Disturbance
 
 
 class Scale(Reconstructor):
@@ -69,12 +59,31 @@ class Persist(SequenceBaseline):
         return Last()
 
 
-def ragged() -> Frames:
-    """Two curves of one channel with 3 and 2 present frames."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Spy(Echo):
+    """Remembers what a training step shows and asks."""
+
+    def _error(self, shown, at, target, observed, generator):
+        self.shown, self.target = shown, target
+        return torch.zeros(())
+
+
+def disturbed(frames: TimeSeries, disturbance: Disturbance, seed: int, layout: PatchLayout | None = None):
+    """What a training step shows of these frames, and its targets."""
+    spy = Spy()
+    spy.kind_ = unfitted_kind(1, 1) if layout is None else unfitted_kind(3, layout.c, layout)
+    spy._disturbance, spy._corruption = disturbance, None
+    spy._frames = lambda batch: frames
+    spy._loss(None, torch.Generator().manual_seed(seed))
+    return spy.shown, spy.target
+
+
+def ragged() -> TimeSeries:
+    """Two curves of one channel with 3 and 2 existing frames."""
     times = torch.tensor([[0.0, 0.2, 1.0], [0.1, 0.6, 0.0]])
-    present = torch.tensor([[True, True, True], [True, True, False]])
+    exists = torch.tensor([[True, True, True], [True, True, False]])
     values = torch.tensor([[1.0, 2.0, 6.0], [3.0, 5.0, 0.0]])[..., None]
-    return Frames(times, values, present[..., None], present).only(present)
+    return TimeSeries(times, values, exists[..., None], exists).only(exists)
 
 
 def movie(count: int = 6, seed: int = 0) -> np.ndarray:
@@ -90,7 +99,7 @@ def fit(cls, samples, **settings):
     return cls(**{"steps": 1, "noise": 0.0, "learning_rate": 0.0, "precision": "float64", **settings}).fit(samples)
 
 
-def test_absent_frames_come_last_and_repeat_the_time():
+def test_padding_comes_last_and_repeats_the_time():
     frames = ragged().only(torch.tensor([[False, True, True], [True, True, True]]))
     assert frames.times.tolist() == [pytest.approx([0.2, 1.0]), pytest.approx([0.1, 0.6])]
     one = ragged().only(torch.tensor([[True, False, False], [False, True, True]]))
@@ -111,9 +120,9 @@ def test_channels_are_values_mask_and_clock():
 def test_frames_of_a_movie_are_its_pixels():
     frames_given = movie()
     samples = frames_to_samples(frames_given, patch=(4, 4), times=[0.0, 1.0, 3.0, 4.0, 8.0]).sorted()
-    scaling = Scaling.of(samples)
-    batch = scaling.batch(samples, torch.float64, torch.device("cpu"))
-    frames = to_frames(batch.points, samples.layout, (scaling.low[1:], scaling.span[1:]))
+    kind = kind_of(samples)
+    scaling = kind.scaling
+    frames = TimeSeries.of(kind.batch(samples, torch.float64, torch.device("cpu")), kind)
     assert frames.counts.tolist() == [4, 5, 5, 5, 5, 5]
     np.testing.assert_allclose(frames.times[0].numpy() * 8, [0, 1, 3, 8, 8])
     mean, sd = scaling.mean[:2], scaling.sd[:2]
@@ -133,7 +142,7 @@ def test_between_cubic_is_of_fourth_order_inside():
     errors = []
     for n in (17, 33, 65):
         t = torch.linspace(0, 6, n, dtype=torch.float64)[None]
-        frames = Frames(t, torch.sin(t)[..., None], t[..., None] >= 0, t >= 0)
+        frames = TimeSeries(t, torch.sin(t)[..., None], t[..., None] >= 0, t >= 0)
         at = torch.linspace(2.5, 3.5, 101, dtype=torch.float64)[None]
         errors.append(float((between("cubic", frames, frames.values, at)[..., 0] - torch.sin(at)).abs().max()))
     orders = np.log2(np.array(errors[:-1]) / errors[1:])
@@ -148,31 +157,24 @@ def test_windows_look_back():
     assert past.values[..., 0].tolist() == [[1, 2], [1, 2], [3, 3], [3, 5]]
 
 
-def test_distinct_times_find_their_way_back():
-    times = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)).repeat(1, 2)[:, torch.randperm(14)]
-    found, which = distinct(times)
-    assert found.shape == (3, 7)
-    assert torch.equal(found.gather(1, which), times)
-
-
 def test_cut_is_bilinear_between_pixels():
     """A picture that is linear in row and column is cut exactly anywhere inside."""
     row, col = torch.meshgrid(torch.arange(6.0), torch.arange(5.0), indexing="ij")
     pictures = torch.stack([2 * row + col, row - 3 * col]).double()[..., None]
     corner = torch.tensor([[1.25, 0.5], [2.0, 1.0], [3.75, 2.5]]).double()
-    patches = cut(pictures, torch.tensor([0, 1, 0]), corner, (2, 2)).unflatten(1, (2, 2))
+    patches = cut_patches(pictures, torch.tensor([0, 1, 0]), corner, (2, 2)).unflatten(1, (2, 2))
     for patch, k, (r, c) in zip(patches, (0, 1, 0), corner.tolist(), strict=True):
         i, j = torch.meshgrid(torch.arange(2.0), torch.arange(2.0), indexing="ij")
         expected = 2 * (r + i) + c + j if k == 0 else (r + i) - 3 * (c + j)
         torch.testing.assert_close(patch, expected.double())
-    edge = cut(pictures, torch.tensor([0]), torch.tensor([[5.0, 4.0]]).double(), (2, 2))
+    edge = cut_patches(pictures, torch.tensor([0]), torch.tensor([[5.0, 4.0]]).double(), (2, 2))
     assert edge.tolist() == [[14.0] * 4]  # beyond the picture its edge continues
 
 
 def test_cut_of_a_periodic_picture_goes_on_at_the_opposite_edge():
     picture = torch.sin(torch.arange(8.0).double() * torch.pi / 4)[:, None].expand(8, 6)[None, ..., None]
     corner = torch.tensor([[6.0, 5.0], [-3.0, 11.0], [7.5, 0.0]]).double()
-    patches = cut(picture, torch.zeros(3, dtype=torch.long), corner, (4, 2), periodic=True).unflatten(1, (4, 2))
+    patches = cut_patches(picture, torch.zeros(3, dtype=torch.long), corner, (4, 2), periodic=True).unflatten(1, (4, 2))
     row = torch.arange(4).double()
     for patch, first in zip(patches[:2], (6, -3), strict=True):
         torch.testing.assert_close(patch, torch.sin((first + row) * torch.pi / 4)[:, None].expand(4, 2))
@@ -226,25 +228,19 @@ def test_noise_is_on_the_input_and_its_opposite_on_the_target():
     Data are pure noise of sd 1. Copying costs E(z + n − (z − n))² = 4, answering 0 costs E(z − n)² = 2, and the
     best factor a minimises E(a(z + n) − (z − n))², which is a = 0.
     """
-    model = Echo(hide=0.0)
-    model.layout_ = None
-    model.noise_ = model.data_noise_ = 1.0
     z = torch.randn(500, 40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     times = torch.linspace(0, 1, 40, dtype=torch.float64).expand(500, -1)
-    frames = Frames(times, z, torch.ones_like(z, dtype=torch.bool), torch.ones(500, 40, dtype=torch.bool))
-    shown, target = model._disturb(frames, torch.Generator().manual_seed(1))
+    frames = TimeSeries(times, z, torch.ones_like(z, dtype=torch.bool), torch.ones(500, 40, dtype=torch.bool))
+    shown, target = disturbed(frames, Disturbance(noise=1.0, data_noise=1.0), seed=1)
     best = float((shown.values * target).sum() / shown.values.square().sum())
     assert abs(best) < 0.02
     assert float(shown.values.var()) == pytest.approx(2.0, rel=0.03)
 
 
 def test_hidden_frames_are_neither_shown_nor_disturbed():
-    model = Echo(hide=0.9)
-    model.layout_ = None
-    model.noise_, model.data_noise_ = 0.5, 0.5
     frames = ragged()
     for seed in range(20):
-        shown, target = model._disturb(frames, torch.Generator().manual_seed(seed))
+        shown, target = disturbed(frames, Disturbance(hide=0.9, noise=0.5, data_noise=0.5), seed)
         if int(shown.counts[0]) == 2:
             kept = torch.isin(frames.times[0], shown.times[0])
             assert (target[0, ~kept] == frames.values[0, ~kept]).all()
@@ -254,22 +250,20 @@ def test_hidden_frames_are_neither_shown_nor_disturbed():
 
 
 def test_of_a_movie_the_first_and_the_last_frame_are_never_hidden():
-    model = Echo(hide=0.9)
-    model.layout_, model.noise_ = PatchLayout((2, 2), (2, 2)), 0.0
     times = torch.tensor([[0.0, 0.2, 0.5, 1.0], [0.1, 0.3, 0.6, 0.6]])
-    present = torch.tensor([[True] * 4, [True, True, True, False]])
-    values = torch.ones(2, 4, 2, 2, 1) * present[..., None, None, None]
-    frames = Frames(times, values, values > 0, present)
+    exists = torch.tensor([[True] * 4, [True, True, True, False]])
+    values = torch.ones(2, 4, 2, 2, 1) * exists[..., None, None, None]
+    frames = TimeSeries(times, values, values > 0, exists)
     counts = set()
     for seed in range(30):
-        shown, _ = model._disturb(frames, torch.Generator().manual_seed(seed))
+        shown, _ = disturbed(frames, Disturbance(hide=0.9), seed, PatchLayout((2, 2), (2, 2)))
         assert shown.times[:, 0].tolist() == pytest.approx([0.0, 0.1])
         assert shown.times[:, -1].tolist() == pytest.approx([1.0, 0.6])
         counts |= {tuple(shown.counts.tolist())}
     assert (2, 2) in counts and len(counts) > 1  # all that lie between, or fewer
 
 
-def test_some_targets_are_chosen_among_present_frames():
+def test_some_targets_are_chosen_among_existing_frames():
     model = Echo(targets=2)
     frames = ragged()
     at, target, observed = model._choose(frames, frames.values, torch.Generator().manual_seed(0))
@@ -281,11 +275,12 @@ def test_some_targets_are_chosen_among_present_frames():
 def test_validation_is_deterministic_and_free_of_noise():
     samples = Samples(np.linspace(0, 1, 9), np.random.default_rng(0).normal(size=(8, 9)))
     model = fit(Echo, samples, hide=0.5)
-    model.noise_ = 7.0
+    nothing_hidden = fit(Echo, samples, hide=0.0)
+    model._disturbance = Disturbance(hide=0.5, noise=7.0)
+    model._corruption = nothing_hidden._corruption = None  # only known during a fit
     held_out = model._batch(samples)
     scores = [model._validation(held_out)() for _ in range(2)]
     assert scores[0] == scores[1] < 10
-    nothing_hidden = fit(Echo, samples, hide=0.0)
     assert nothing_hidden._validation(held_out)() == pytest.approx(0.0, abs=1e-20)  # all given frames are echoed
 
 
@@ -296,7 +291,15 @@ def test_noise_is_estimated_as_cst_does():
     model = Echo(steps=1, learning_rate=0.0).fit(Samples(t, values))
     assert model.noise_ * model.scaling_.sd[0] == pytest.approx(0.1, rel=0.25)
     fixed = Echo(steps=1, noise=0.3).fit(Samples(t, values))
-    assert (fixed.noise_, fixed.data_noise_) == (0.3, model.data_noise_)
+    assert fixed._disturbance == Disturbance(fixed.hide, 0.3, model._disturbance.data_noise)
+
+
+@pytest.mark.parametrize(("samples", "share"), [(waves(), 1.0), (frames_to_samples(blob(), (4, 4), 5, 1), 0.7)])
+def test_automatic_noise_is_that_of_cst(samples, share):
+    """The known kernel has noise 0.1; movies get a share of it, in CST and in its rivals alike."""
+    rival = fit_quickly(Echo(steps=1), samples)
+    assert rival.noise_ == pytest.approx(share * 0.1) and rival._disturbance.data_noise == 0.1
+    assert rival.noise_ == fit_quickly(CST.preset("smoke", steps=1), samples).noise_
 
 
 def test_what_is_refused():
@@ -307,4 +310,5 @@ def test_what_is_refused():
         fit(Echo, Samples([0.0, 1.0], np.eye(2))).latent(Samples([0.0, 1.0], np.eye(2)))
     with pytest.raises(CSTError, match="unknown setting of Echo 'order'"):
         Echo(order=1)
-    assert set(setting_fields()) > UNUSED and "noise" not in UNUSED and "order" in UNUSED
+    with pytest.raises(CSTError, match="precision='bfloat16' is for CST alone"):
+        Echo(precision="bfloat16").fit(waves())

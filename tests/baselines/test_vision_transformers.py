@@ -7,7 +7,7 @@ from problems import normal, uniform
 from torch import nn
 
 from cstformer.baselines import ViT3D, ViViT
-from cstformer.baselines.sequences import Frames
+from cstformer.baselines.sequences import TimeSeries
 from cstformer.baselines.vision_transformers import (
     Block,
     FactorisedTransformer,
@@ -19,18 +19,17 @@ from cstformer.baselines.vision_transformers import (
 )
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frame_queries, frames_to_samples, stitch
-from cstformer.data.samples import Samples
-from cstformer.errors import CSTError
-from cstformer.network.transformer import parameter_count
+from cstformer.network.architecture import parameter_count
+from cstformer.starts.kinds import unfitted_kind
 
 SIZES = Sizes((2, 3, 2), dim=12, layers=2, head_count=3, head_width=5, feedforward=9)
 
 
 def movie(batch=2, T=5, seed=0):
-    """Frames of 5 × 4 pixels in two colours; nothing divides."""
+    """TimeSeries of 5 × 4 pixels in two colours; nothing divides."""
     times = uniform(batch, T, seed=seed).sort(1).values
     observed = uniform(batch, T, 5, 4, 2, seed=seed + 1) > 0.1
-    return Frames(times, normal(batch, T, 5, 4, 2, seed=seed + 2) * observed, observed, times >= 0)
+    return TimeSeries(times, normal(batch, T, 5, 4, 2, seed=seed + 2) * observed, observed, times >= 0)
 
 
 def networks(**changes):
@@ -77,7 +76,7 @@ def test_clock_tells_times_apart():
 def test_absent_frames_change_nothing(which):
     net, f = networks()[which], movie()
     y = net.reconstruct(f[:, :3])
-    longer = Frames(
+    longer = TimeSeries(
         torch.cat([f.times[:, :3], f.times[:, 2:3].expand(-1, 3)], 1),
         torch.cat([f.values[:, :3], torch.zeros(2, 3, 5, 4, 2)], 1),
         torch.cat([f.observed[:, :3], torch.zeros(2, 3, 5, 4, 2, dtype=torch.bool)], 1),
@@ -91,7 +90,7 @@ def test_absent_frames_change_nothing(which):
 def test_every_pixel_reads_all_frames_and_its_times(which):
     net, f = networks()[which], movie()
     values, times = f.values.clone().requires_grad_(), f.times.clone().requires_grad_()
-    y = net.reconstruct(Frames(times, values, f.observed, f.present))
+    y = net.reconstruct(TimeSeries(times, values, f.observed, f.exists))
     assert y.shape == f.values.shape
     by_value, by_time = torch.autograd.grad(y[0, 0, 1, 1, 0], (values, times))
     assert by_value[0].abs().amin() > 0 and not by_value[1].any()
@@ -103,7 +102,7 @@ def test_factorised_attention_takes_the_way_over_the_moments():
     _, net = networks()
     f = movie()
     values = f.values.clone().requires_grad_()
-    x, _, _ = net.tokens(Frames(f.times, values, f.observed, f.present))
+    x, _, _ = net.tokens(TimeSeries(f.times, values, f.observed, f.exists))
     moments = net.spatial(x.flatten(0, 1), None).unflatten(0, x.shape[:2])
     (gradient,) = torch.autograd.grad(moments[0, 1].square().sum(), values)
     assert gradient[0, 2:4].abs().amin() > 0
@@ -120,7 +119,7 @@ def test_each_token_is_decoded_into_its_own_pixels():
 
 def test_mask_is_an_input_that_the_paper_leaves_out():
     f = movie()
-    other = Frames(f.times, f.values, torch.ones_like(f.observed), f.present)
+    other = TimeSeries(f.times, f.values, torch.ones_like(f.observed), f.exists)
     for mask in (True, False):
         for net in networks(mask=mask):
             change = float((net.reconstruct(f) - net.reconstruct(other)).detach().abs().max())
@@ -153,7 +152,7 @@ def test_paper_presets_as_described():
     """29.5 M and 31.6 M with per-token decoding; the paper's counts need a layer to the whole clip (see the module)."""
     for cls, expected in ((ViT3D, 29_466_624), (ViViT, 31_589_376)):
         model = cls.preset("paper")
-        model.layout_ = PatchLayout((128, 160), (16, 32), 3)
+        model.kind_ = unfitted_kind(3, 1536, PatchLayout((128, 160), (16, 32), 3))
         with torch.device("meta"):
             count = parameter_count(model._network(3, 1536))
         d, inner, f, p = 1024, 6 * 64, model.feedforward, 2 * 16 * 32 * 3
@@ -161,8 +160,3 @@ def test_paper_presets_as_described():
         shared = p * d + d + 8 * 5 * d + 2 * 13 * d + d * p + p
         by_hand = shared + (4 * block + 2 * d if cls is ViT3D else 8 * block + 4 * d + d)
         assert count == by_hand == expected
-
-
-def test_curves_are_refused_by_name():
-    with pytest.raises(CSTError, match="ViViT needs the patch tokens of a movie"):
-        ViViT.preset("smoke").fit(Samples([0.0, 1.0], np.zeros((2, 2))))
