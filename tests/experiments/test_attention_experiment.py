@@ -4,10 +4,21 @@ import numpy as np
 import pytest
 
 from cstformer.data.samples import Samples
+from cstformer.datasets.spirals import regular_indices
 from cstformer.errors import CSTError
-from cstformer.experiments.attention import experiment as experiment
+from cstformer.experiments.attention.experiment import EXPERIMENT
+from cstformer.experiments.attention.maps import (
+    GIVEN,
+    LINEAR,
+    METHODS,
+    NORMALISED,
+    TRUTH,
+    UPSAMPLED,
+    compare_maps,
+    map_error,
+)
 from cstformer.experiments.base import run_experiment
-from cstformer.experiments.spirals.experiment import CLEAN, SpiralTask, spiral_task
+from cstformer.experiments.spirals.task import CLEAN, SpiralTask, spiral_task
 from cstformer.models.cst import CST
 from cstformer.report.maps import attention_maps
 
@@ -19,7 +30,7 @@ def straight_task() -> SpiralTask:
     task = spiral_task(20, CLEAN, 0)
     rng = np.random.default_rng(0)
     lines = rng.normal(size=(6, 1, 2)) + rng.normal(size=(6, 1, 2)) * task.times[:, None]
-    index = experiment.regular_indices(len(task.times))
+    index = regular_indices(len(task.times))
     samples = Samples(task.times[index], lines[:, index])
     return SpiralTask(samples, samples, task.times, task.fine, lines, lines, lines, np.ones((6, 100), dtype=bool))
 
@@ -28,14 +39,14 @@ def straight_task() -> SpiralTask:
 def test_where_the_start_is_the_truth_so_is_the_map(pattern):
     task = straight_task()
     model = CST(pattern=pattern, start="linear", **TINY).fit(task.train)
-    maps = experiment.compare_maps(model, task)
+    maps = compare_maps(model, task)
     size = (20, 20) if pattern == "joint" else (10, 10)
-    assert maps.new.shape == size and maps.all[experiment.TRUTH].shape == (6, 2, 2, *size)
-    error = experiment.map_error(maps.all[experiment.UPSAMPLED], maps.all[experiment.TRUTH], maps.new)
-    linear = experiment.map_error(maps.all[experiment.LINEAR], maps.all[experiment.TRUTH], maps.new)
+    assert maps.new.shape == size and maps.all[TRUTH].shape == (6, 2, 2, *size)
+    error = map_error(maps.all[UPSAMPLED], maps.all[TRUTH], maps.new)
+    linear = map_error(maps.all[LINEAR], maps.all[TRUTH], maps.new)
     assert error.max() < 1e-5 < 1e-4 < linear.min()
     assert (np.diff(maps.rows) > 0).all() and (np.diff(maps.columns) > 0).all()
-    for name in (experiment.TRUTH, experiment.UPSAMPLED, experiment.GIVEN):
+    for name in (TRUTH, UPSAMPLED, GIVEN):
         np.testing.assert_allclose(maps.all[name].sum(-1), 1, atol=1e-5)
 
 
@@ -43,7 +54,7 @@ def test_the_small_joint_map_is_that_of_the_ten_tokens():
     """Nine points and the tenth told as a query, against nine points told as queries of the first."""
     task = straight_task()
     model = CST(pattern="joint", start="linear", **TINY).fit(task.train)
-    small = experiment.compare_maps(model, task).all[experiment.GIVEN]
+    small = compare_maps(model, task).all[GIVEN]
     t, y = task.test.coords[0, :, 0], task.test.values
     other = model.attention(Samples(t[:1], y[:, :1]), t[1:], values=y[:, 1:]).maps
     np.testing.assert_allclose(small, other, atol=1e-6)
@@ -52,19 +63,19 @@ def test_the_small_joint_map_is_that_of_the_ten_tokens():
 def test_interpolated_rows_of_the_joint_map_sum_to_two_and_normalised_ones_to_one():
     task = straight_task()
     model = CST(pattern="joint", start="linear", **TINY).fit(task.train)
-    maps = experiment.compare_maps(model, task)
-    assert np.abs(maps.all[experiment.LINEAR].sum(-1) - 2).max() < 0.2
-    np.testing.assert_allclose(maps.all[experiment.NORMALISED].sum(-1), 1)
+    maps = compare_maps(model, task)
+    assert np.abs(maps.all[LINEAR].sum(-1) - 2).max() < 0.2
+    np.testing.assert_allclose(maps.all[NORMALISED].sum(-1), 1)
     given = np.isin(maps.rows, maps.given)
     np.testing.assert_array_equal(maps.new, ~(given[:, None] & given))
     # Where nothing is new the interpolated map is the small one.
-    np.testing.assert_allclose(maps.all[experiment.LINEAR][..., given, :][..., given], maps.all[experiment.GIVEN])
+    np.testing.assert_allclose(maps.all[LINEAR][..., given, :][..., given], maps.all[GIVEN])
 
 
 def test_error_of_a_map_by_hand():
     truth, other = np.zeros((1, 2, 2)), np.array([[[3.0, 4.0], [5.0, 100.0]]])
     new = np.array([[True, True], [False, False]])
-    assert experiment.map_error(other, truth, new).tolist() == [5.0]
+    assert map_error(other, truth, new).tolist() == [5.0]
 
 
 def test_values_of_queries_are_checked():
@@ -75,11 +86,11 @@ def test_values_of_queries_are_checked():
 
 
 def test_smoke_run(tmp_path):
-    result = run_experiment(experiment.EXPERIMENT, "smoke", tmp_path / "run", quiet=True, jobs=1)
+    result = run_experiment(EXPERIMENT, "smoke", tmp_path / "run", quiet=True, jobs=1)
     rows = {(row["model"], row["condition"]): row["metrics"]["error, head average"] for row in result["table"]}
     assert set(rows) == {
         (method, f"{system}, {where}")
-        for system, methods in {"joint": experiment.METHODS, "context": experiment.METHODS[:2]}.items()
+        for system, methods in {"joint": METHODS, "context": METHODS[:2]}.items()
         for method in methods
         for where in ("all layers", "layer 1", "layer 2")
     }

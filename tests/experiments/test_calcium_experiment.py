@@ -14,11 +14,9 @@ from cstformer.data.patches import samples_to_frames
 from cstformer.data.samples import Samples
 from cstformer.datasets.calcium.recording import contrast_label
 from cstformer.experiments import base
-from cstformer.experiments.calcium import decoding as decoding
+from cstformer.experiments.calcium import decoding, rows, task, waves
 from cstformer.experiments.calcium import experiment as calcium
 from cstformer.experiments.calcium import recording as real
-from cstformer.experiments.calcium import task as task
-from cstformer.experiments.calcium import waves as waves
 from cstformer.experiments.calcium.measures import BETWEEN, CHOSEN, RECONSTRUCTION
 from cstformer.experiments.metrics import paired_test
 from cstformer.models.cst import CST
@@ -30,7 +28,7 @@ pytest.importorskip("zarr")
 CONFIG = dataclasses.replace(calcium.EXPERIMENT.presets["smoke"], animals=2, training=1, segments=30, rings=(4, 2))
 DATA = os.environ.get("CST_DATA", "")
 ROWS = [
-    *("CST", "lstm", "raw data", "linear", calcium.BLURRED_START, calcium.BLUR),
+    *("CST", "lstm", "raw data", "linear", rows.BLURRED_START, rows.BLUR),
     waves.FINITE,
 ]
 
@@ -93,8 +91,8 @@ def test_every_row_and_condition(smoke):
         "decoding, random split": frames - {"linear"} | {"raw data, last frame"},
         "decoding, blocked split, maps of CST": maps,
         "decoding, random split, maps of CST": maps,
-        "recording, frames in between": {calcium.BLURRED_START, calcium.BLUR, "linear"},
-        calcium.RINGS: {"CST", waves.FINITE},
+        "recording, frames in between": {rows.BLURRED_START, rows.BLUR, "linear"},
+        rows.RINGS: {"CST", waves.FINITE},
     }
     files = {figure["file"] for figure in result["figures"]}
     assert files == {
@@ -110,29 +108,29 @@ def test_numbers_follow_from_the_stored_arrays(smoke):
     result, out, *_ = smoke
 
     def stored(name):
-        arrays = np.load(out / "cells" / base.Cell(name, calcium.SIMULATED).slug / "arrays.npz")
+        arrays = np.load(out / "cells" / base.Cell(name, rows.SIMULATED).slug / "arrays.npz")
         return arrays[f"{decoding.BLOCKED} {CHOSEN}"]
 
-    rows = {(row["model"], row["condition"]): row for row in result["table"]}
+    table = {(row["model"], row["condition"]): row for row in result["table"]}
     mine, other = stored("CST"), stored("raw data")
-    row = rows["CST", "decoding, blocked split"]
+    row = table["CST", "decoding, blocked split"]
     assert row["metrics"]["MSE"]["mean"] == pytest.approx(mine[:, 0].mean())
     assert row["metrics"]["R²"]["mean"] == pytest.approx(mine[:, 1].mean())
     tests = {(t["name"], t["condition"]): t for t in result["tests"]}
     test = tests["CST vs raw data", "decoding, blocked split"]
     assert test["p_value"] == pytest.approx(paired_test(mine[:, 1], other[:, 1]).p_value) and test["n"] == 2
-    assert rows["raw data", "decoding, random split"]["paper"] == 0.595
+    assert table["raw data", "decoding, random split"]["paper"] == 0.595
     way = next(note for note in result["notes"] if "is decoded from" in note).split("'")[1]
-    assert rows[f"CST, {way}", "decoding, blocked split, maps of CST"]["metrics"] == row["metrics"]
+    assert table[f"CST, {way}", "decoding, blocked split, maps of CST"]["metrics"] == row["metrics"]
 
 
 def test_the_explorer_gets_segments_and_the_stimulus(smoke):
     _, out, *_ = smoke
-    context = calcium.EXPERIMENT.context(calcium.SIMULATED, CONFIG, 0, out)
-    clock, label = calcium.EXPERIMENT.stimulus(calcium.SIMULATED, CONFIG, 0, out)
+    context = calcium.EXPERIMENT.context(rows.SIMULATED, CONFIG, 0, out)
+    clock, label = calcium.EXPERIMENT.stimulus(rows.SIMULATED, CONFIG, 0, out)
     assert len(context) == CONFIG.shown and clock[0] <= context.origin[0, 0] <= clock[-1]
     assert len(label) == len(clock) and set(np.unique(label)) <= set(contrast_label([0, 2, 5, 10, 20, 50, 100]))
-    assert calcium.EXPERIMENT.stimulus(calcium.RINGS, CONFIG, 0, out) is None
+    assert calcium.EXPERIMENT.stimulus(rows.RINGS, CONFIG, 0, out) is None
 
 
 def test_segments_are_the_frames_of_the_recording(animals):
@@ -277,21 +275,21 @@ def test_presets_make_models_that_accept_their_settings(monkeypatch):
         cells = calcium.EXPERIMENT.cells(preset)
         assert len(cells) == len(set(cells))
         for cell in cells:
-            if cell.model in (*waves.METHODS, calcium.BLUR):
+            if cell.model in (*waves.METHODS, rows.BLUR):
                 continue
-            model = calcium._model(cell.model, preset, seed=3)
+            model = rows.make_model(cell.model, preset, seed=3)
             getattr(model, "_check_settings", lambda: None)()
             assert model.seed == 3
-    trained = [c for c in calcium.EXPERIMENT.cells(calcium.Config()) if c.model.startswith("CST")]
-    assert len(trained) + len(calcium.RIVALS) == 9  # nine trainings of six minutes
-    paper = calcium._model(calcium.BASE, calcium.EXPERIMENT.presets["paper"], 0)
+    trained = [c for c in calcium.EXPERIMENT.cells(rows.Config()) if c.model.startswith("CST")]
+    assert len(trained) + len(rows.RIVALS) == 9  # nine trainings of six minutes
+    paper = rows.make_model(rows.BASE, calcium.EXPERIMENT.presets["paper"], 0)
     assert (paper.width, paper.layers, paper.heads, paper.attention_kind) == (768, 12, 12, "nystrom")
 
 
 def test_without_the_recording_its_rows_are_left_out(monkeypatch, tmp_path):
     for value in ("", str(tmp_path)):
         monkeypatch.setenv("CST_DATA", value)
-        assert all(cell.condition != calcium.RECORDING for cell in calcium.EXPERIMENT.cells(CONFIG))
+        assert all(cell.condition != rows.RECORDING for cell in calcium.EXPERIMENT.cells(CONFIG))
     assert any("left out" in note for note in calcium._notes(CONFIG, {}))
     real.load_cortex.cache_clear()
     with pytest.raises(task.CSTError, match="set CST_DATA"):
@@ -302,9 +300,9 @@ def test_without_the_recording_its_rows_are_left_out(monkeypatch, tmp_path):
 def test_the_whole_smoke_run(tmp_path, data_folder):
     result = base.run_experiment(calcium.EXPERIMENT, "smoke", tmp_path / "run", quiet=True, jobs=2)
     names = {row["model"] for row in result["table"] if row["condition"] == "decoding, blocked split"}
-    assert names == {"CST", *calcium.RIVALS, "raw data", "raw data, last frame"}
-    rows = {row["model"] for row in result["table"] if row["condition"] == calcium.RINGS}
-    assert rows == {"CST", *waves.METHODS}
+    assert names == {"CST", *rows.RIVALS, "raw data", "raw data, last frame"}
+    table = {row["model"] for row in result["table"] if row["condition"] == rows.RINGS}
+    assert table == {"CST", *waves.METHODS}
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from cstformer.datasets.navier_stokes import Law
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.experiments import base
 from cstformer.experiments.metrics import paired_test
-from cstformer.experiments.navier_stokes import errors as errors
+from cstformer.experiments.navier_stokes import errors, rows
 from cstformer.experiments.navier_stokes import experiment as ns
 from cstformer.experiments.navier_stokes.task import (
     Flows,
@@ -27,7 +27,7 @@ from cstformer.report.tables import load_result, write_results_md
 
 # One setting, two levels of noise and few rows: the whole smoke run takes longer.
 CONFIG = dataclasses.replace(ns.EXPERIMENT.presets["smoke"], given=(4,), levels=(0.05, 0.1))
-ROWS = [ns.SMOOTH, ns.ablation(0), ns.MIXED, "Transformer + spline", "linear", ns.WIENER]
+ROWS = [rows.SMOOTH, rows.ablation(0), rows.MIXED, "Transformer + spline", "linear", rows.WIENER]
 
 
 class Recorded(Stopped, ns.NavierStokesExperiment):
@@ -58,11 +58,11 @@ def test_an_interrupted_run_goes_on(smoke):
 def test_every_row_and_condition(smoke):
     result, out, *_ = smoke
     found = {(row["model"], row["condition"]) for row in result["table"]}
-    table = {ns.SMOOTH, ns.TO_LINEAR, ns.TO_SPLINE, "linear", ns.WIENER}
+    table = {rows.SMOOTH, rows.TO_LINEAR, rows.TO_SPLINE, "linear", rows.WIENER}
     expected = {(name, f"given=4,{times}") for times in ("all", "unseen") for name in table}
-    expected |= {(ns.ablation(k), "given=4,Sobolev order") for k in (0, 1)}
+    expected |= {(rows.ablation(k), "given=4,Sobolev order") for k in (0, 1)}
     levels = [f"given=4,noise={level:g}" for level in CONFIG.levels]
-    expected |= {(name, level) for level in levels for name in (ns.MIXED, "linear", ns.WIENER)}
+    expected |= {(name, level) for level in levels for name in (rows.MIXED, "linear", rows.WIENER)}
     fine = (errors.ZOOMED, errors.TILED, errors.FOURIER, errors.BICUBIC, "solver (truth)")
     expected |= {(name, "given=4,32 × 32 points") for name in fine}
     assert found == expected
@@ -83,38 +83,38 @@ def test_numbers_follow_from_the_stored_arrays(smoke):
         return arrays[ns.SEPARATOR.join((name, "given=4", "mse"))]
 
     mine, other = (
-        np.array([e[u].mean() for e, u in zip(stored(n), unseen, strict=True)]) for n in (ns.SMOOTH, "linear")
+        np.array([e[u].mean() for e, u in zip(stored(n), unseen, strict=True)]) for n in (rows.SMOOTH, "linear")
     )
-    rows = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
-    assert rows[ns.SMOOTH, "given=4,unseen"]["MSE"]["mean"] == pytest.approx(mine.mean())
-    assert rows[ns.SMOOTH, "given=4,unseen"]["MSE"]["std"] == pytest.approx(mine.std(ddof=1))
+    table = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
+    assert table[rows.SMOOTH, "given=4,unseen"]["MSE"]["mean"] == pytest.approx(mine.mean())
+    assert table[rows.SMOOTH, "given=4,unseen"]["MSE"]["std"] == pytest.approx(mine.std(ddof=1))
     test = next(
-        t for t in result["tests"] if t["name"] == f"{ns.SMOOTH} vs linear" and t["condition"] == "given=4,unseen"
+        t for t in result["tests"] if t["name"] == f"{rows.SMOOTH} vs linear" and t["condition"] == "given=4,unseen"
     )
     assert test["p_value"] == pytest.approx(paired_test(mine, other).p_value)
-    assert rows[ns.ablation(1), "given=4,Sobolev order"]["MSE"] == rows[ns.SMOOTH, "given=4,all"]["MSE"]
+    assert table[rows.ablation(1), "given=4,Sobolev order"]["MSE"] == table[rows.SMOOTH, "given=4,all"]["MSE"]
     # The level of the table is one of the levels.
-    assert rows["linear", "given=4,noise=0.1"]["MSE"] == rows["linear", "given=4,all"]["MSE"]
-    assert rows["solver (truth)", "given=4,32 × 32 points"]["MSE"]["mean"] == 0
+    assert table["linear", "given=4,noise=0.1"]["MSE"] == table["linear", "given=4,all"]["MSE"]
+    assert table["solver (truth)", "given=4,32 × 32 points"]["MSE"]["mean"] == 0
 
 
 def test_both_rows_of_the_transformer_share_a_training(smoke):
     result, out, *_ = smoke
-    rows = {(row["model"], row["condition"]): row for row in result["table"]}
-    linear, spline = (rows[name, "given=4,all"] for name in (ns.TO_LINEAR, ns.TO_SPLINE))
+    table = {(row["model"], row["condition"]): row for row in result["table"]}
+    linear, spline = (table[name, "given=4,all"] for name in (rows.TO_LINEAR, rows.TO_SPLINE))
     assert linear["train_seconds"] == spline["train_seconds"] > 0
-    arrays = np.load(out / "cells" / base.Cell(ns.TRANSFORMER, "given=4").slug / "arrays.npz")
-    both = [arrays[ns.SEPARATOR.join((name, "given=4", "mse"))] for name in (ns.TO_LINEAR, ns.TO_SPLINE)]
+    arrays = np.load(out / "cells" / base.Cell(rows.TRANSFORMER, "given=4").slug / "arrays.npz")
+    both = [arrays[ns.SEPARATOR.join((name, "given=4", "mse"))] for name in (rows.TO_LINEAR, rows.TO_SPLINE)]
     unseen = unseen_times(ns._flows(CONFIG, 0, out), 4)
     np.testing.assert_allclose(both[0][~unseen], both[1][~unseen], rtol=1e-5)  # at given frames nothing lies between
     assert (both[0][unseen] != both[1][unseen]).all()
 
 
 def test_paper_numbers_belong_to_its_setting():
-    cells = ns.EXPERIMENT.cells(ns.Config())
-    trained = [c for c in cells if c.model not in ns.CLASSICAL]
+    cells = ns.EXPERIMENT.cells(rows.Config())
+    trained = [c for c in cells if c.model not in rows.CLASSICAL]
     assert len(trained) == 17 and len(cells) == len(set(cells))
-    assert set(ns.PAPER_ERROR) <= {*ns.CST_ROWS, *ns.RIVALS, ns.TO_LINEAR, ns.TO_SPLINE}
+    assert set(rows.PAPER_ERROR) <= {*rows.CST_ROWS, *rows.RIVALS, rows.TO_LINEAR, rows.TO_SPLINE}
     for name in ("fno3d", "wiener", "cst", "transformer-linear"):
         assert ns.EXPERIMENT.row_name(name) in {c.model for c in cells}
 
@@ -122,12 +122,12 @@ def test_paper_numbers_belong_to_its_setting():
 def test_presets_make_models_that_accept_their_settings():
     for preset in ns.EXPERIMENT.presets.values():
         for cell in ns.EXPERIMENT.cells(preset):
-            model = ns._model(cell.model, preset, seed=3)
+            model = rows.make_model(cell.model, preset, seed=3)
             getattr(model, "_check_settings", lambda: None)()
             assert model.seed == 3
             if isinstance(model, CST):
-                assert model.pattern == ("joint" if cell.model == ns.JOINT else "context")
-    orders = [ns._model(ns.ablation(k), ns.Config(), 0).order for k in ns.ORDERS]
+                assert model.pattern == ("joint" if cell.model == rows.JOINT else "context")
+    orders = [rows.make_model(rows.ablation(k), rows.Config(), 0).order for k in rows.ORDERS]
     assert orders == [0, 1, 2]
 
 
@@ -190,7 +190,13 @@ def test_shown_times_lie_between_frames(flows):
 def test_the_whole_smoke_run(tmp_path):
     result = base.run_experiment(ns.EXPERIMENT, "smoke", tmp_path / "run", quiet=True, jobs=2)
     names = {row["model"] for row in result["table"] if row["condition"] == "given=6,all"}
-    assert names == {ns.SMOOTH, ns.LINEAR, ns.JOINT, ns.TO_LINEAR, ns.TO_SPLINE, *ns.RIVALS, *ns.CLASSICAL} - {
-        ns.TRANSFORMER
-    }
+    assert names == {
+        rows.SMOOTH,
+        rows.LINEAR,
+        rows.JOINT,
+        rows.TO_LINEAR,
+        rows.TO_SPLINE,
+        *rows.RIVALS,
+        *rows.CLASSICAL,
+    } - {rows.TRANSFORMER}
     assert json.loads((tmp_path / "run" / "result.json").read_text())["tests"] == result["tests"]

@@ -9,18 +9,9 @@ from cstformer.baselines import BASELINES
 from cstformer.errors import CSTError
 from cstformer.experiments import base
 from cstformer.experiments.metrics import euclidean_error, paired_test, roughness
-from cstformer.experiments.spirals.experiment import (
-    BERT,
-    CLEAN,
-    CONDITIONS,
-    CST_DEFAULT,
-    CST_PAPER,
-    EXPERIMENT,
-    FLOOR,
-    IRREGULAR,
-    NOISY,
-    spiral_task,
-)
+from cstformer.experiments.spirals.experiment import EXPERIMENT
+from cstformer.experiments.spirals.rows import BERT, CST_DEFAULT, CST_PAPER, FLOOR
+from cstformer.experiments.spirals.task import CLEAN, CONDITIONS, IRREGULAR, NOISY, spiral_task
 
 QUICK = [CST_DEFAULT, "linear", "cubic", FLOOR]
 

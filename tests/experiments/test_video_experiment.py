@@ -14,11 +14,11 @@ from cstformer.datasets.moving_scene import MovingScene
 from cstformer.experiments import base
 from cstformer.experiments.metrics import clip_mse
 from cstformer.experiments.video import experiment as video
-from cstformer.experiments.video import task as task
+from cstformer.experiments.video import rows, task
 from cstformer.models.cst import CST
 
 CONFIG = dataclasses.replace(video.EXPERIMENT.presets["smoke"], motions=("fresh", "fixed"))
-ROWS = [video.MEDIAN, "ViViT + guess", "copy", "switching median", video.GUESS, "linear blend", "nearest frame"]
+ROWS = [rows.MEDIAN, "ViViT + guess", "copy", "switching median", rows.GUESS, "linear blend", "nearest frame"]
 
 
 class Recorded(Stopped, video.VideoExperiment):
@@ -45,10 +45,10 @@ def test_an_interrupted_run_goes_on(smoke):
 def test_every_row_and_condition(smoke):
     result, out, *_ = smoke
     found = {(row["model"], row["condition"]) for row in result["table"]}
-    masks = [f"{kind}, {motion} masks" for kind in video.KINDS for motion in CONFIG.motions]
+    masks = [f"{kind}, {motion} masks" for kind in rows.KINDS for motion in CONFIG.motions]
     expected = {(row, condition) for row in ROWS[:5] for condition in masks}
-    between = (video.MEDIAN, video.GUESS, *video.BLENDS)
-    expected |= {(row, condition) for row in between for condition in (video.DROPPED, video.HALF)}
+    between = (rows.MEDIAN, rows.GUESS, *rows.BLENDS)
+    expected |= {(row, condition) for row in between for condition in (rows.DROPPED, rows.HALF)}
     assert found == expected
     files = {"restored_pixels.png", "restored_blocks.png", "between.gif", "learning_curves.png"}
     assert {figure["file"] for figure in result["figures"]} == files
@@ -72,20 +72,20 @@ def guessed_in_crops(clips, videos, kind):
 
 def test_numbers_follow_from_the_data(smoke, videos):
     result, *_ = smoke
-    rows = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
+    table = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
     clips = task.clips_to_test(videos)
     given = task.corrupted(clips, videos, CONFIG.block, "fixed")
-    copied = rows["copy", "blocks, fixed masks"]
+    copied = table["copy", "blocks, fixed masks"]
     assert copied["MSE"]["mean"] == pytest.approx(clip_mse(given, clips).mean(), rel=1e-5)
     assert 0.09 < copied["MSE"]["mean"] < 0.16  # 0.25 on 40 to 60 % of the pixels
     for condition in ("pixels, fresh masks", "blocks, fresh masks"):
-        guess, median = (rows[name, condition]["MSE"]["mean"] for name in (video.GUESS, "switching median"))
+        guess, median = (table[name, condition]["MSE"]["mean"] for name in (rows.GUESS, "switching median"))
         assert guess < 0.8 * median < 0.3 * copied["MSE"]["mean"]
         # Three steps change little: CST begins at its guess of each crop, and rivals that get it at that of the clip.
         in_crops = clip_mse(guessed_in_crops(clips, videos, condition.split(",")[0]), clips).mean()
-        for name, begin in ((video.MEDIAN, in_crops), ("ViViT + guess", guess)):
-            assert rows[name, condition]["MSE"]["mean"] == pytest.approx(begin, rel=0.1)
-    blend, guess, mine = (rows[name, video.HALF]["MSE"]["mean"] for name in ("linear blend", video.GUESS, video.MEDIAN))
+        for name, begin in ((rows.MEDIAN, in_crops), ("ViViT + guess", guess)):
+            assert table[name, condition]["MSE"]["mean"] == pytest.approx(begin, rel=0.1)
+    blend, guess, mine = (table[name, rows.HALF]["MSE"]["mean"] for name in ("linear blend", rows.GUESS, rows.MEDIAN))
     assert max(guess, mine) < 0.3 * blend  # things move by known amounts; CST sees crops, and the guess whole frames
     test = next(t for t in result["tests"] if t["name"] == "CST vs copy" and t["condition"] == "pixels, fresh masks")
     assert test["effect"] == -1
@@ -136,11 +136,11 @@ def test_crops_are_parts_of_the_training_frames(videos):
 def test_presets_make_models_that_accept_their_settings():
     for config in video.EXPERIMENT.presets.values():
         for cell in video.EXPERIMENT.cells(config):
-            if cell.condition in video.KINDS and cell.model not in video.CLASSICAL:
-                model = video._model(cell.model, config, seed=3)
+            if cell.condition in rows.KINDS and cell.model not in rows.CLASSICAL:
+                model = rows.make_model(cell.model, config, seed=3)
                 getattr(model, "_check_settings", lambda: None)()
                 assert model.seed == 3 and model.max_minutes == config.minutes
-    assert {row for row in SIZES["video"]} == set(video.PAPER_ERROR)
+    assert {row for row in SIZES["video"]} == set(rows.PAPER_ERROR)
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_the_papers_models_take_a_step(name):
     size, frames = ((32, 64), 3) if name == "ConvGRU" else (config.crop, config.frames)
     videos = task.Videos("", size, frames, config.patch, 2, 1, 0)
     clips = np.stack([MovingScene(seed=i, size=size).frames(np.arange(frames)) for i in range(2)])
-    model = video._model(name, config, 0)
+    model = rows.make_model(name, config, 0)
     model.fit(task.as_samples(clips.astype(np.float32), videos), given=task.Corruption(1, size))
     assert model.report_.steps == 1
     assert np.isfinite(model.report_.history[-1][1])
@@ -160,8 +160,8 @@ def test_the_papers_models_take_a_step(name):
 
 def test_the_explorer_finds_the_middle_of_the_clips(smoke):
     _, out, *_ = smoke
-    for condition, tokens in (("pixels", 80), (video.BETWEEN, 48)):
+    for condition, tokens in (("pixels", 80), (rows.BETWEEN, 48)):
         context = video.EXPERIMENT.context(condition, CONFIG, 0, out)
         assert context.n == tokens and len(context) == 2
-    model = CST.load(out / "cells" / base.Cell(video.MEDIAN, "pixels").slug / "model")
+    model = CST.load(out / "cells" / base.Cell(rows.MEDIAN, "pixels").slug / "model")
     assert np.isfinite(model.predict(video.EXPERIMENT.context("pixels", CONFIG, 0, out), [[1.25, 7.5, 6.25]])).all()
