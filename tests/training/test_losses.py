@@ -10,7 +10,7 @@ from problems import Wave, start_of, tiny_context, tiny_network, uniform
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.taylor.series import Series
-from cstformer.training.losses import combine, data_term, sobolev_loss, sobolev_term
+from cstformer.training.losses import combine, data_term, sobolev_term
 
 INF = math.inf
 
@@ -42,7 +42,8 @@ def test_sobolev_term_by_hand(p, want):
 def test_whole_loss_by_hand(p, total, root):
     y, data = torch.tensor([1.0, 0.0, 3.0]).double(), torch.tensor([0.0, 2.0, 0.0]).double()
     dummy, p_plan = dummy_series()
-    loss = sobolev_loss(y, data, torch.ones(3, dtype=torch.bool), dummy, p_plan, (p, 0.1, root))
+    real = data_term(y, data, torch.ones(3, dtype=torch.bool), p)
+    loss = combine(real, sobolev_term(dummy, p_plan, p), 0.1, p, root)
     want = total ** (1 / p) if root and p != INF else total
     assert float(loss) == pytest.approx(want, rel=1e-12)
 

@@ -1,16 +1,17 @@
-"""A training step: nothing hidden leaks, validation stands still, input and target noise are independent."""
+"""A training step: nothing hidden leaks, validation stands still, the Sobolev term is unbiased."""
 
 import itertools
 
 import pytest
 import torch
-from problems import KERNEL, generator, normal, tiny_context, tiny_network
+from problems import KERNEL, generator, tiny_context, tiny_network
 
 from cstformer.data.batch import Batch
-from cstformer.starts.curves import make_start
 from cstformer.starts.gaussian_process import Kernel
+from cstformer.starts.kinds import unfitted_kind
+from cstformer.training.disturbance import hide_points
 from cstformer.training.objective import SobolevObjective, Validation
-from cstformer.training.sampling import box, dummy_coords, hide_points
+from cstformer.training.sampling import box, dummy_coords
 from cstformer.training.settings import Settings
 
 PATTERNS, ATTENTIONS = ("context", "joint"), ("exact", "nystrom")
@@ -19,16 +20,13 @@ PATTERNS, ATTENTIONS = ("context", "joint"), ("exact", "nystrom")
 def objective(pattern="context", attention="exact", start="smooth", noise=0.0, data_noise=0.0, mu=1e-3, d=1, **changes):
     network = tiny_network(d, pattern=pattern, attention_kind=attention)
     settings = Settings(**({"order": 2, "dummies": 4, "hide": 0.5, "batch": 2, "start": start} | changes))
-    kernel = Kernel(KERNEL.lengthscales * d, KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
-
-    def starter(context: Batch):
-        return make_start(start, context.coords, context.values, context.observed, kernel)
-
-    return SobolevObjective(network, starter, settings, noise, data_noise, mu)
+    kind = unfitted_kind(d, 2)
+    kind.kernel = Kernel(KERNEL.lengthscales * d, KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
+    return SobolevObjective(network, kind, settings, noise, data_noise, mu)
 
 
 def batch(d: int = 1, size: int = 2, n: int = 6) -> Batch:
-    return Batch(tiny_context(d, n=n, batch=size))
+    return tiny_context(d, n=n, batch=size)
 
 
 @pytest.mark.parametrize("start", ["linear", "hermite", "cubic", "smooth"])
@@ -36,7 +34,7 @@ def batch(d: int = 1, size: int = 2, n: int = 6) -> Batch:
 @pytest.mark.parametrize("d", [1, 2])
 def test_hidden_values_never_reach_an_answer(d, pattern, attention, start):
     """Whatever a hidden point's value is: no answer changes, not even at the hidden point, start included."""
-    o, points = objective(pattern, attention, start, d=d), batch(d).points
+    o, points = objective(pattern, attention, start, d=d), batch(d)
     keep = hide_points(points.exists, 0.5, generator(1))
     hidden = points.exists & ~keep
     assert bool(hidden.any(1).all())
@@ -44,9 +42,9 @@ def test_hidden_values_never_reach_an_answer(d, pattern, attention, start):
     dummies = dummy_coords("uniform", low, high, 4, generator(2))
 
     def answers(values):
-        moved = Batch(points.coords, values, points.observed)
-        context, target = o._disturb(moved, keep, generator(3))
-        at_real, at_dummies = o._answers(context, moved, keep, dummies, o.plan.order)
+        moved = points.replace(values=values)
+        context, target = o.disturb(moved, keep, generator(3))
+        at_real, at_dummies = o.answers(context, moved, keep, dummies, o.plan.order)
         return at_real[points.exists], at_dummies.coefs, target
 
     huge = torch.where(hidden[..., None], torch.full_like(points.values, 1e6), points.values)
@@ -82,19 +80,18 @@ def test_loss_in_the_corners_of_its_settings(pattern, changes):
 
 def test_no_noise_and_no_hiding_is_the_plain_sobolev_loss():
     """context: the loss is data_term at all real points + μ Σ over dummies, recomputed here plainly."""
-    o, data = objective(hide=0.0, dummy_law="regular", mu=0.01, sobolev_every=1), batch()
-    points = data.points
+    o, points = objective(hide=0.0, dummy_law="regular", mu=0.01, sobolev_every=1), batch()
     low, high = box(points.coords, points.exists)
-    at_real, y = o._answers(points, points, points.exists, dummy_coords("regular", low, high, 4), o.plan.order)
+    at_real, y = o.answers(points, points, points.exists, dummy_coords("regular", low, high, 4), o.plan.order)
     error = (at_real - points.values)[points.observed].square().mean()
     slopes = y.at(1)[0].square().mean() + (2 * y.at(2)[0]).square().mean()
-    torch.testing.assert_close(o.loss(data, generator(0)), error + 0.01 * slopes)
+    torch.testing.assert_close(o.loss(points, generator(0)), error + 0.01 * slopes)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_groups_are_hidden_together(pattern):
-    o, points = objective(pattern), batch().points
-    grouped = Batch(points, torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(2, -1))
+    o, points = objective(pattern), batch()
+    grouped = points.replace(frame=torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(2, -1))
     assert bool(torch.isfinite(o.loss(grouped, generator(0))))
     keep = Validation(o, grouped, seed=0).keep
     assert bool((points.exists & ~keep).any())
@@ -119,58 +116,67 @@ def test_validation_stands_still(pattern, attention):
 def test_validation_hides_something_everywhere_and_scores_it():
     o, data = objective(mu=0.0), batch(size=5)
     validation = Validation(o, data, seed=0, patterns=3)
-    points = validation.batch.points
+    points = validation.batch
     assert len(validation.batch) == 15
     hidden = points.exists & ~validation.keep
     assert bool(hidden.any(1).all()) and bool((validation.keep.sum(1) >= 2).all())
     before = validation.score()
     values = torch.where(hidden[..., None], points.values + 10, points.values)
-    validation.batch = Batch(Batch(points.coords, values, points.observed))
+    validation.batch = points.replace(values=values)
     assert validation.score() > before + 10  # the hidden values are the targets
 
 
-def test_recorrupted_noise_of_input_and_target_is_independent():
-    """Data = clean + e, e ~ N(0, σ²). Input error e + n and target error e − (σ²/ν²) n must not correlate."""
-    sigma, nu = 0.3, 0.2
-    o = objective(noise=nu, data_noise=sigma)
-    shape = (200, 100, 2)
-    error = sigma * normal(*shape, seed=1)
-    clean = normal(*shape, seed=2)
-    points = Batch(normal(200, 100, 1, seed=3), clean + error, torch.ones(shape, dtype=torch.bool))
-    keep = torch.rand(200, 100, generator=generator(4)) > 0.3
-    context, target = o._disturb(points, keep, generator(5))
-    input_error, target_error = context.values - clean, target - clean
-    pairs = torch.stack([input_error[keep].flatten(), target_error[keep].flatten()])
-    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 4 / pairs.shape[1] ** 0.5
-    assert float(pairs[0].std()) == pytest.approx((sigma**2 + nu**2) ** 0.5, rel=0.02)
-    # without recorruption they do correlate
-    assert float(torch.corrcoef(torch.stack([input_error[keep].flatten(), error[keep].flatten()]))[0, 1]) > 0.5
-    # a hidden point was not an input: its target stays the datum
-    assert torch.equal(target[~keep], points.values[~keep])
-    assert torch.equal(context.exists, keep)
-
-
 def test_targets_stay_the_data_unless_the_loss_is_squared():
-    points = batch().points
+    points = batch()
     keep = points.exists
     for o in (
         objective(noise=0.2, data_noise=0.3, p=3.0),
         objective(noise=0.2, data_noise=0.0),
         objective(noise=0.0, data_noise=0.3),
     ):
-        assert torch.equal(o._disturb(points, keep, generator(0))[1], points.values)
+        assert torch.equal(o.disturb(points, keep, generator(0))[1], points.values)
+    squared = objective(noise=0.2, data_noise=0.3)
+    assert not torch.equal(squared.disturb(points, keep, generator(0))[1], points.values)
+
+
+def test_the_context_is_what_was_kept():
+    o, points = objective(noise=0.2, coord_noise=0.1), batch()
+    keep = hide_points(points.exists, 0.5, generator(1))
+    context, _ = o.disturb(points, keep, generator(0))
+    assert torch.equal(context.exists, keep)
+    assert torch.equal(context.observed, points.observed & keep[..., None])
+    for noisy, clean in ((context.values, points.values), (context.coords, points.coords)):
+        assert bool((noisy != clean).all())
+
+
+def test_a_corruption_is_drawn_anew_in_the_place_of_noise():
+    """Targets are the clean values; a validation set draws its corruption once."""
+    plain = objective(noise=0.2, data_noise=0.3, mu=0.0)
+
+    def noisy(values, g):
+        return values + 5 * torch.rand(values.shape, generator=g, dtype=values.dtype)
+
+    o = SobolevObjective(plain.network, plain.kind, plain.settings, 0.2, 0.3, 0.0, noisy)
+    points = batch()
+    context, target = o.disturb(points, points.exists, generator(3))
+    assert torch.equal(context.values, noisy(points.values, generator(3)))
+    assert torch.equal(target, points.values)
+    assert not torch.equal(o.disturb(points, points.exists, generator(4))[0].values, context.values)
+    validation = Validation(o, points, seed=0)
+    assert validation.score() == validation.score() == Validation(o, points, seed=0).score()
+    assert validation.score() > Validation(plain, points, seed=0).score() + 1
 
 
 def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
     """The loss over a random few is, on average, the loss over all."""
     o, points = objective(mu=0.0), batch(n=12)
-    asked, answers = [], SobolevObjective._answers
+    asked, answers = [], SobolevObjective.answers
 
     def spy(self, context, points, keep, dummies, order):
         asked.append((context.coords.shape[1], points.coords.shape[1]))
         return answers(self, context, points, keep, dummies, order)
 
-    monkeypatch.setattr(SobolevObjective, "_answers", spy)
+    monkeypatch.setattr(SobolevObjective, "answers", spy)
     means = []
     with torch.no_grad():
         for most in (5, 12):
@@ -184,31 +190,29 @@ def test_hidden_frames_are_asked_first(monkeypatch):
     """Of four hidden and eight visible points, five of which are asked, more than half are hidden ones."""
     o, points = objective(mu=0.0, hide=0.01), batch(n=12)
     groups = torch.arange(12).div(4, rounding_mode="floor").expand(2, -1)
-    hidden, answers = [], SobolevObjective._answers
+    hidden, answers = [], SobolevObjective.answers
 
     def spy(self, context, points, keep, dummies, order):
         hidden.append(float((~keep).double().mean()))
         return answers(self, context, points, keep, dummies, order)
 
-    monkeypatch.setattr(SobolevObjective, "_answers", spy)
+    monkeypatch.setattr(SobolevObjective, "answers", spy)
     monkeypatch.setattr("cstformer.training.objective.MAX_QUERIES", 5)
     with torch.no_grad():
         for seed in range(50):
-            o.loss(Batch(points.points, groups), generator(seed))
+            o.loss(points.replace(frame=groups), generator(seed))
     assert 0.5 < sum(hidden) / 50 < 0.8
 
 
-def test_targets_are_cleaned_for_the_squared_loss_alone():
+def test_targets_are_cleaned_for_the_squared_loss_alone(monkeypatch):
     """Targets of zero instead of the data: the loss is then the mean square of the answer."""
-    clean = lambda points, target: torch.zeros_like(target)  # noqa: E731
     for p, cleaned in ((2.0, True), (3.0, False)):
-        o = objective(mu=0.0, hide=0.0, p=p)
-        o = SobolevObjective(o.network, o.starter, o.settings, 0.0, 0.0, 0.0, cleaner=clean)
-        y = o._answers(*_everything(), 0)[0]
-        points = batch().points
+        o, points = objective(mu=0.0, hide=0.0, p=p), batch()
+        monkeypatch.setattr(o.kind, "clean", lambda batch, target: torch.zeros_like(target))
+        y = o.answers(*_everything(), 0)[0]
         target = torch.zeros_like(y) if cleaned else points.values
         want = (y - target).abs().pow(p)[points.observed].mean()
-        assert float(o.loss(batch(), generator(0)).detach()) == pytest.approx(float(want.detach()))
+        assert float(o.loss(points, generator(0)).detach()) == pytest.approx(float(want.detach()))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -219,9 +223,7 @@ def test_a_rare_sobolev_term_is_unbiased(pattern):
     with torch.no_grad():
         values = torch.tensor([float(rare.loss(batch(), generator(seed))) for seed in range(600)])
         whole = float(always.loss(batch(), generator(0)))
-        without = rare._combine(
-            *rare._answers(*_everything(), 0)[:1], batch().values, batch().observed, None, 0
-        )
+        without = rare.combine(*rare.answers(*_everything(), 0)[:1], batch().values, batch().observed, None, 0)
     high = values > values.median()
     assert float(values[high].unique()) == pytest.approx(float(without) + 3 * (whole - float(without)))
     assert values[~high].unique().tolist() == pytest.approx([float(without)])
@@ -229,7 +231,7 @@ def test_a_rare_sobolev_term_is_unbiased(pattern):
 
 
 def _everything():
-    points = batch().points
+    points = batch()
     low, high = box(points.coords, points.exists)
     return points, points, points.exists, dummy_coords("regular", low, high, 4)
 

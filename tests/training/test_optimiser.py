@@ -5,7 +5,6 @@ import torch
 from problems import normal, tiny_network
 
 from cstformer.training.optimiser import MOMENTUM, Muon, make_optimiser, orthogonal
-from cstformer.training.settings import Settings
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 5), (2, 4, 9), (2, 9, 4)])
@@ -36,8 +35,10 @@ def test_a_step_by_hand():
 
 def test_only_matrices_of_blocks_get_it():
     network = tiny_network(near=True)
-    assert type(make_optimiser(network, Settings())) is torch.optim.AdamW
-    matrices, others = (group["params"] for group in make_optimiser(network, Settings(optimiser="muon")).param_groups)
+    assert type(make_optimiser(network, "adamw", 1e-3, 0.1)) is torch.optim.AdamW
+    optimiser = make_optimiser(network, "muon", 1e-3, 0.1)
+    matrices, others = (group["params"] for group in optimiser.param_groups)
+    assert {(group["lr"], group["weight_decay"]) for group in optimiser.param_groups} == {(1e-3, 0.1)}
     names = {id(p): name for name, p in network.named_parameters()}
     assert len(matrices) == 2 * 5 and all(names[id(p)].startswith("blocks.") and p.ndim == 2 for p in matrices)
     assert len(matrices) + len(others) == len(names)
