@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_motion import SHIFTS, middle, movie
+from textures import SHIFTS, middle, movie
 
 from cstformer import CST, Samples, frames_to_samples
 from cstformer.errors import CSTError
-from cstformer.starts.cubic_convolution import keys_weights
 from cstformer.starts.film import LEAST, USUAL, Film, shifted
-from cstformer.starts.trust import LOUDEST
-from cstformer.taylor.series import Series, constant
+from cstformer.starts.pixel_view import LOUDEST
+from cstformer.taylor.series import constant
 
 
 def film(frames, times=None) -> Film:
@@ -75,14 +74,11 @@ def test_derivatives_in_time():
             value = torch.autograd.grad(value.sum(), t, create_graph=True)[0]
 
 
-def test_cubic_convolution_is_exact_for_parabolas_inside():
+def test_frames_are_shifted_exactly_where_they_are_parabolas():
     x = torch.arange(12, dtype=torch.float64)
     y = (x**2 - 3 * x).reshape(1, 1, 1, 12, 1).expand(1, 1, 5, 12, 1)
     by = torch.tensor([0.0, 0.3], dtype=torch.float64).expand(1, 1, 5, 12, 2)
     torch.testing.assert_close(shifted(y, constant(by)).value[0, 0, 2, 2:-2, 0], ((x + 0.3) ** 2 - 3 * (x + 0.3))[2:-2])
-    weights = keys_weights(Series(torch.stack([torch.rand(50), torch.ones(50)]), 1))
-    total = torch.stack([w.coefs for w in weights]).sum(0)
-    torch.testing.assert_close(total, torch.stack([torch.ones(50), torch.zeros(50)]))
 
 
 def test_edges_continue():
@@ -128,7 +124,7 @@ def test_many_moments_are_answered_a_few_at_a_time(model, monkeypatch):
     context = samples()
     at = np.column_stack([np.linspace(0, 3, 9), np.full(9, 5.5), np.full(9, 5.5)])
     whole = model.predict(context, at)
-    monkeypatch.setattr("cstformer.starts.frames._FILM", 600)
+    monkeypatch.setattr("cstformer.starts.frame_start._FILM_PIXELS", 600)
     np.testing.assert_allclose(model.predict(context, at), whole, atol=1e-6)
 
 

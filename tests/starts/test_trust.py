@@ -1,16 +1,14 @@
 """Trust in pixels: the median of 27, log odds fitted to pairs, and the first guess."""
 
-import math
-
 import numpy as np
 import pytest
 import scipy.ndimage
 import torch
 
 from cstformer.errors import CSTError
+from cstformer.starts.pixel_view import LOUDEST
 from cstformer.starts.trust import (
     FINE,
-    LOUDEST,
     SCARCE,
     SPARE,
     Odds,
@@ -22,7 +20,6 @@ from cstformer.starts.trust import (
     median27,
     trusted_mean,
 )
-from cstformer.taylor import series
 
 
 def corrupted(seed=0, shape=(2, 6, 20, 20, 3)):
@@ -95,8 +92,8 @@ def test_blocks_are_known_by_their_company():
 def test_mean_of_alike_pixels_by_hand(second):
     """Two frames of one pixel each: the other one by its likeness and trust, and what is known without it."""
     movies, trust = (torch.tensor(x, dtype=torch.float64).reshape(1, 2, 1, 1, 1) for x in ([1.0, 3.0], [1.0, second]))
-    rather, fine, noise = torch.full_like(movies, 2.5), 0.1, 0.5
-    found, error = alike_mean(movies, trust, rather, fine, noise)
+    fallback, fine, noise = torch.full_like(movies, 2.5), 0.1, 0.5
+    found, error = alike_mean(movies, trust, fallback, fine, noise)
     v = (second * 4.0 + SCARCE * 4.0) / (second + SCARCE)  # the one pair, whatever its trust
     far = (1.5**2 + second * 0.5**2) / (1 + second)  # 2.5 to the two pixels
     w = np.array([second, 1.0])  # trust of the other one
@@ -164,9 +161,9 @@ def test_colour_tells_noise_from_an_edge():
 
 
 def test_mean_of_trusted_pixels():
-    """By hand: one trusted pixel beside; two at the same distance; none, so that what is known rather stays."""
+    """By hand: one trusted pixel beside; two at the same distance; none, so that the fallback stays."""
     movies = torch.tensor([1.0, 5.0, 3.0], dtype=torch.float64).reshape(1, 1, 1, 3, 1)
-    rather = torch.full_like(movies, 7.0)
+    fallback = torch.full_like(movies, 7.0)
     near, far = np.exp(-0.5 / 0.65**2), np.exp(-2 / 0.65**2)
     trust = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64).reshape(1, 1, 1, 3, 1)
     expected = [
@@ -174,8 +171,8 @@ def test_mean_of_trusted_pixels():
         (near * (1 + 3) + 0.02 * 7) / (2 * near + 0.02),
         (far * 1 + 0.02 * 7) / (far + 0.02),
     ]
-    np.testing.assert_allclose(trusted_mean(movies, trust, rather).flatten(), expected)
-    np.testing.assert_allclose(trusted_mean(movies, 0 * trust, rather), rather)
+    np.testing.assert_allclose(trusted_mean(movies, trust, fallback).flatten(), expected)
+    np.testing.assert_allclose(trusted_mean(movies, 0 * trust, fallback), fallback)
     assert distances(torch.ones(1, 1, 1, 1, 1)).shape[-1] == 1  # no colour
 
 
@@ -191,16 +188,3 @@ def test_missing_frames_repeat_the_last():
     movies = torch.arange(6.0).reshape(2, 3, 1, 1, 1)
     exists = torch.tensor([[True, True, True], [True, False, False]])
     assert continued(movies, exists).flatten().tolist() == [0, 1, 2, 3, 3, 3]
-
-
-def test_sigmoid_of_a_series():
-    """Along x + s·v the coefficients are derivatives over factorials; here against autograd."""
-    x, v, order = torch.linspace(-3, 3, 7, dtype=torch.float64), 0.7, 5
-    line = series.Series(torch.stack([x, torch.full_like(x, v), *[torch.zeros_like(x)] * (order - 1)]), order, 1)
-    found = series.sigmoid(line)
-    s = torch.zeros(7, dtype=torch.float64, requires_grad=True)
-    y = torch.sigmoid(x + v * s)
-    for j in range(order + 1):
-        expected = y.detach() / math.factorial(j)
-        torch.testing.assert_close(found.at(j)[0], expected)
-        (y,) = torch.autograd.grad(y.sum(), s, create_graph=True)

@@ -52,19 +52,12 @@ def test_any_choice_of_partials_of_a_wave(indices):
         torch.testing.assert_close(p.partial(y, q), wave.partial(x, q), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("d", [1, 2, 3])
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_number_of_directions_and_coefficients(d, order):
-    """C(d+k−1, k) directions, 1 + k·C(d+k−1, k) coefficients."""
+@pytest.mark.parametrize("d, order, coefficients", [(1, 4, 5), (2, 2, 7), (3, 1, 4), (3, 2, 13), (3, 3, 31)])
+def test_number_of_directions_and_coefficients(d, order, coefficients):
+    """C(d+k−1, k) directions, 1 + k·C(d+k−1, k) coefficients; the paper's movies have d = 3."""
     p = plan(d, up_to(d, order))
-    directions = math.comb(d + order - 1, order)
-    assert p.directions.shape == (directions, d)
-    assert len(series.straight_line(torch.zeros(1, d), p.directions, p.order).coefs) == 1 + order * directions
-
-
-def test_the_papers_three_dimensional_counts():
-    sizes = [1 + k * len(plan(3, up_to(3, k)).directions) for k in (1, 2, 3)]
-    assert sizes == [4, 13, 31]
+    assert p.directions.shape == (math.comb(d + order - 1, order), d)
+    assert len(series.straight_line(torch.zeros(1, d), p.directions, p.order).coefs) == coefficients
 
 
 def test_single_axis_needs_one_direction():
@@ -79,15 +72,15 @@ def test_nothing_asked_for_is_order_zero():
     assert p.order == 0 and not p.weights
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 4])
-@pytest.mark.parametrize("order", [0, 1, 3])
+@pytest.mark.parametrize("d", [1, 4])
+@pytest.mark.parametrize("order", [0, 3])
 def test_multi_indices_are_complete(d, order):
     want = {p for p in itertools.product(range(order + 1), repeat=d) if sum(p) == order}
     got = multi_indices(d, order)
     assert set(got) == want and len(got) == len(want) == math.comb(d + order - 1, order)
 
 
-@pytest.mark.parametrize("index", [(1,), (1, 0, 0), (-1, 1), (0.5, 1), 1, ()])
+@pytest.mark.parametrize("index", [(1, 0, 0), (-1, 1), (0.5, 1), 1])
 def test_bad_multi_index(index):
     with pytest.raises(CSTError, match=r"does not fit 2 coordinate axes.*\(1, 0\)"):
         check_multi_index(index, 2)

@@ -4,17 +4,17 @@ import pytest
 import torch
 from problems import normal
 
-from cstformer.taylor import feedforward as series_feedforward
+from cstformer.taylor import feedforward as module
 from cstformer.taylor.feedforward import feedforward, plain_feedforward
 from cstformer.taylor.series import Series
 
 
 @pytest.mark.parametrize(("order", "directions"), [(1, 1), (3, 1), (2, 3)])
-@pytest.mark.parametrize("block", [7, 40, 10**6])
+@pytest.mark.parametrize("block", [7, 40])
 def test_blocks_equal_one_step(order, directions, block, monkeypatch):
     """Values and all five gradients, blocks that do not divide the tokens included."""
-    monkeypatch.setattr(series_feedforward, "_FROM", 0)
-    monkeypatch.setattr(series_feedforward, "_BLOCK", block)
+    monkeypatch.setattr(module, "_FROM", 0)
+    monkeypatch.setattr(module, "_BLOCK", block)
     weights = [normal(*shape, seed=i).requires_grad_() for i, shape in enumerate([(7, 3), (7,), (3, 7), (3,)])]
     x = normal(1 + order * directions, 2, 5, 3, seed=9).requires_grad_()
     towards = normal(*x.shape, seed=10)
@@ -31,6 +31,6 @@ def test_small_steps_are_not_cut(monkeypatch):
     def refuse(*_):
         raise AssertionError("blocks were made")
 
-    monkeypatch.setattr(series_feedforward, "_blocks", refuse)
+    monkeypatch.setattr(module, "_blocks", refuse)
     weights = [torch.ones(4, 2), torch.zeros(4), torch.ones(2, 4), torch.zeros(2)]
     assert feedforward(Series(torch.ones(2, 3, 2), 1, 1), *weights).coefs.shape == (2, 3, 2)
