@@ -18,8 +18,8 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from cstformer.data.checks import check_queries, check_training, warn_outside
+from cstformer.data.layout import PatchLayout
 from cstformer.data.lazy_batch import in_memory
-from cstformer.data.patches import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError, unknown

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cstformer.data.arrays import as_floats
 from cstformer.data.batch import Batch, as_batches
 from cstformer.data.checks import check_queries
-from cstformer.data.samples import Samples, as_floats
+from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.arithmetic import COMPILE_ANSWERS_FROM, arithmetic, compiles
 from cstformer.network.architecture import parameter_count
