@@ -30,7 +30,8 @@ from cstformer.starts.frames import Frames
 from cstformer.taylor import series
 
 NUMBERS_PER_PASS = 2**22  # entries of a queries × points matrix: bounds the memory
-Reader = Callable[[Batch], Callable[[Tensor], Tensor]]
+Method = Callable[[Batch], Callable[[Tensor], Tensor]]
+"""From a context to a function of queries (B, m, d), both in the model's units."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -87,26 +88,26 @@ class CopyNearest(Model):
 class _Field(Model):
     """What the Gaussian process and the splines share: the way from samples to tensors and back."""
 
-    def _answers(self, context: Samples, queries: np.ndarray, reader: Reader) -> np.ndarray:
-        """Read ``reader`` (context → coordinates → standardised values) in pieces that fit the memory."""
+    def _answers(self, context: Samples, queries: np.ndarray, method: Method) -> np.ndarray:
+        """Apply ``method`` (context → coordinates → standardised values) in pieces that fit the memory."""
         data = self.kind_.batch(context, torch.float64, torch.device("cpu"))
         at = torch.as_tensor(self.scaling_.coords(queries))
         m, n = queries.shape[1], context.n
         chunk = max(1, NUMBERS_PER_PASS // n)
         rows = []
         for index in as_batches(len(data), NUMBERS_PER_PASS // (n * max(n, min(m, chunk)))):
-            read = reader(data[index])
+            read = method(data[index])
             rows.append(torch.cat([read(x) for x in at[index].split(chunk, 1)], 1))
         return torch.cat(rows).numpy()
 
-    def _start(self, name: str) -> Reader:
-        """Reader that is a start of CST."""
+    def _start(self, name: str) -> Method:
+        """The start of CST with this name."""
 
-        def reader(batch: Batch) -> Callable[[Tensor], Tensor]:
+        def method(batch: Batch) -> Callable[[Tensor], Tensor]:
             start = self.kind_.start(name, batch)
             return lambda x: start(series.constant(x)).value
 
-        return reader
+        return method
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

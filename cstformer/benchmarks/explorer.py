@@ -37,7 +37,7 @@ def _curve_works() -> dict[str, Callable[[], Any]]:
     samples = Samples(spirals.times[index], spirals.values[:, index])
     model = CST(steps=2).fit(samples)
     reader, at = model.reader(samples[0]), np.linspace(0, 1, curves.POINTS)
-    noisy = curves.Disturbance(noise=0.1, removed=2)
+    noisy = curves.Changes(noise=0.1, removed=2)
 
     def refit() -> None:
         curves.curves(model.reader(curves.disturbed(samples[0], noisy, model.scaling_.sd)), at)

@@ -13,7 +13,7 @@ from bokeh.models import ColumnDataSource, TapTool
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.explorer import plots
-from cstformer.explorer.curves import POINTS, Disturbance, as_samples, curves, disturbed, kept, per, time_range, unit_of
+from cstformer.explorer.curves import POINTS, Changes, as_samples, curves, disturbed, kept, per, time_range, unit_of
 from cstformer.explorer.query import chosen, number, numbers
 from cstformer.explorer.widgets import WIDE, html
 from cstformer.models.cst import CST
@@ -131,9 +131,9 @@ class CurveView:
         plot.add_tools(TapTool(renderers=[points]))
 
     @property
-    def disturbance(self) -> Disturbance:
+    def disturbance(self) -> Changes:
         """The disturbance that the widgets describe."""
-        return Disturbance(self.noise.value, self.removed.value, self.clicked, self.seed)
+        return Changes(self.noise.value, self.removed.value, self.clicked, self.seed)
 
     def refit(self) -> None:
         """Encode the disturbed sample and draw everything again."""
@@ -152,7 +152,7 @@ class CurveView:
             data |= {f"{name}u": orders[0, :, 0], f"{name}v": orders[0, :, min(1, self.sample.c - 1)]}
         # A removed point stays as a hollow marker, so that it can be clicked again.
         everything = disturbed(
-            self.sample, Disturbance(self.noise.value, 0, frozenset(), self.seed), self.model.scaling_.sd
+            self.sample, Changes(self.noise.value, 0, frozenset(), self.seed), self.model.scaling_.sd
         )
         real = np.flatnonzero(self.sample.point_observed[0])
         values = np.where(everything.observed[0], everything.values[0], np.nan)[real]

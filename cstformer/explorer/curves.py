@@ -17,7 +17,7 @@ ORDERS = ((0,), (1,), (2,))
 
 
 @dataclass(frozen=True)
-class Disturbance:
+class Changes:
     """Changes to a sample before the model sees it."""
 
     noise: float = 0.0
@@ -29,14 +29,14 @@ class Disturbance:
     seed: int = 0
 
 
-def disturbed(sample: Samples, how: Disturbance, sd: Float[np.ndarray, " c"]) -> Samples:
+def disturbed(sample: Samples, how: Changes, sd: Float[np.ndarray, " c"]) -> Samples:
     """Add noise to a sample and remove some of its points; deterministic in `how`.
 
     Removing more points keeps the earlier ones removed, and more noise scales the same random draw. So a slider changes
     the curve gradually instead of drawing a new one.
 
     >>> curve = Samples([0.0, 1.0, 2.0, 3.0], [[1.0, 2.0, 3.0, 4.0]])
-    >>> disturbed(curve, Disturbance(clicked=frozenset({1})), np.ones(1)).point_observed.tolist()
+    >>> disturbed(curve, Changes(clicked=frozenset({1})), np.ones(1)).point_observed.tolist()
     [[True, False, True, True]]
     """
     keep = kept(sample, how)
@@ -45,7 +45,7 @@ def disturbed(sample: Samples, how: Disturbance, sd: Float[np.ndarray, " c"]) ->
     return sample.replace(values=values).subset_points(keep[None])
 
 
-def kept(sample: Samples, how: Disturbance) -> np.ndarray:
+def kept(sample: Samples, how: Changes) -> np.ndarray:
     """Mask (n,) of the remaining points of a sample, at least two."""
     real = sample.point_observed[0]
     inner = np.flatnonzero(real)[1:-1]

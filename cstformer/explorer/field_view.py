@@ -35,7 +35,7 @@ class FieldView:
         act: Callable[[Callable], Callable],
         stimulus: Stimulus | None = None,
     ):
-        self.model, self.film = model, fields.Film(sample)
+        self.model, self.film = model, fields.Recording(sample)
         self.reader = model.reader(sample)
         self.low, self.high = time_range(self.reader)
         self.layout = self.film.layout

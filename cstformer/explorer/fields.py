@@ -22,7 +22,7 @@ GRADIENT = ((0, 1, 0), (0, 0, 1))
 
 
 @dataclass(frozen=True)
-class Film:
+class Recording:
     """The observed frames of one sample of patch tokens."""
 
     sample: Samples
@@ -103,7 +103,7 @@ def attention_frames(
     place : time, row and column of the centre of the patch that reads
     layer : index of the layer; by default the mean of all layers
     """
-    film = Film(reader.context)
+    film = Recording(reader.context)
     maps = reader.attention(np.array([place]))[0, :, :, 0].mean(1)  # (layers, n)
     share = maps.mean(0) if layer is None else maps[layer]
     real = reader.context.point_observed[0]
@@ -169,7 +169,7 @@ def outside_hidden(picture: Float[np.ndarray, "h w *C"], exists: Bool[np.ndarray
     return np.where(inside.reshape(*inside.shape, *(1,) * (picture.ndim - 2)), picture, np.nan)
 
 
-def as_samples(picture: Float[np.ndarray, "2 h w C"], t: float, zoom: int, film: Film) -> Samples:
+def as_samples(picture: Float[np.ndarray, "2 h w C"], t: float, zoom: int, film: Recording) -> Samples:
     """Value and time derivative of a frame as samples that can be saved, one point per fine pixel."""
     _, h, w, channels = picture.shape
     row, col = np.meshgrid(np.arange(h) / zoom, np.arange(w) / zoom, indexing="ij")

@@ -40,7 +40,7 @@ YARDSTICKS = ("truth", "noise-free", "floor")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """One formatted cell of a table; ``best`` if it is the best of its column."""
 
     text: str
@@ -53,7 +53,7 @@ class Group:
 
     condition: str
     columns: list[str]
-    lines: list[list[Cell]]
+    lines: list[list[Entry]]
 
 
 # Numbers ----------------------------------------------------------------------------------------------------
@@ -203,12 +203,12 @@ def groups(result: Mapping[str, Any]) -> list[Group]:
 
 def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    columns = [("model", [Cell(row["model"]) for row in rows])]
+    columns = [("model", [Entry(row["model"]) for row in rows])]
     for i, name in enumerate(metrics):
         entries = [row["metrics"].get(name, {}) for row in rows]
         winners = best_rows(name, [e.get("mean") for e in entries], [row["model"] for row in rows])
         texts = [format_value(e.get("mean"), e.get("std")) for e in entries]
-        columns.append((name, [Cell(text, best=j in winners) for j, text in enumerate(texts)]))
+        columns.append((name, [Entry(text, best=j in winners) for j, text in enumerate(texts)]))
         if i == 0:  # the paper gives one number per row, for the first metric
             columns += _unless_empty("paper", [format_number(row.get("paper"), 4) for row in rows])
     sizes = [{m["n"] for m in r["metrics"].values() if isinstance(m.get("n"), int)} for r in rows]
@@ -223,9 +223,9 @@ def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
     return Group(condition, [name for name, _ in columns], lines)
 
 
-def _unless_empty(name: str, texts: list[str]) -> list[tuple[str, list[Cell]]]:
+def _unless_empty(name: str, texts: list[str]) -> list[tuple[str, list[Entry]]]:
     """Make a column, or none if all of its cells are missing."""
-    return [(name, [Cell(text) for text in texts])] if any(text != MISSING for text in texts) else []
+    return [(name, [Entry(text) for text in texts])] if any(text != MISSING for text in texts) else []
 
 
 def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> set[int]:

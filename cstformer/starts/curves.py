@@ -39,7 +39,7 @@ Exists = Bool[Tensor, "B n"]
 Step = Float[Tensor, "B i 1"]
 """One number for each of the i = n − 1 intervals between knots."""
 Interval = Float[Tensor, "B i c"]
-Pieces = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+PiecesOf = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """From lengths and secants of the intervals, and which of them exist, to the coefficients a_1, a_2, a_3."""
 
 
@@ -114,18 +114,18 @@ def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Ke
     return start
 
 
-def _spline(pieces: Pieces, power: tuple[float, bool]) -> StartMaker:
+def _spline(pieces_of: PiecesOf, power: tuple[float, bool]) -> StartMaker:
     """Piecewise cubics in one dimension, a polyharmonic spline of the same smoothness in more."""
 
     def make(coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
         if coords.shape[-1] == 1:
-            return _piecewise(pieces, coords[..., 0], values, exists)
+            return _piecewise(pieces_of, coords[..., 0], values, exists)
         return _polyharmonic(*power, coords, values, exists)
 
     return make
 
 
-def _piecewise(pieces_of: Pieces, t: Float[Tensor, "B n"], y: Values, exists: Exists) -> Start:
+def _piecewise(pieces_of: PiecesOf, t: Float[Tensor, "B n"], y: Values, exists: Exists) -> Start:
     """Cubic pieces on sorted knots: with s = t − t_i on interval i, y(t) = y_i + a_1 s + a_2 s² + a_3 s³."""
     order = t.masked_fill(~exists, torch.inf).argsort(dim=1, stable=True)
     count = exists.sum(1, keepdim=True)  # (B, 1)

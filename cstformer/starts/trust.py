@@ -43,7 +43,7 @@ from cstformer.errors import CSTError
 from cstformer.starts.pixel_view import LOUDEST
 
 Movies = Float[Tensor, "B T H W C"]
-Pixels = Float[Tensor, "B T H W 1"]
+PerPixel = Float[Tensor, "B T H W 1"]
 
 # The constants were compared on the training drive, on synthetic scenes and on clips of the test drive (docs/video.md).
 # Widths are standard deviations of Gaussian windows, in pixels unless frames are named.
@@ -75,7 +75,7 @@ class Odds:
     floors: Sequence[float]
     """s_i², one for each distance."""
 
-    def __call__(self, distances: Float[Tensor, "B T H W k"]) -> Pixels:
+    def __call__(self, distances: Float[Tensor, "B T H W k"]) -> PerPixel:
         """Log odds of each pixel."""
         features = _features(distances, distances.new_tensor(self.floors))
         odds = self.base + features @ features.new_tensor(self.slopes)[:, None]
@@ -102,7 +102,7 @@ class Trust:
         median, near, alike = (Odds(**found[name]) for name in ("median", "near", "alike"))
         return cls(median, near, alike, found["fine"], found["noise"], found["usual"])
 
-    def judge(self, movies: Movies) -> tuple[Movies, Pixels, Pixels]:
+    def judge(self, movies: Movies) -> tuple[Movies, PerPixel, PerPixel]:
         """Estimate of each pixel from those around it, expected squared error of it, log odds of the pixel itself."""
         around = median27(movies)
         around = trusted_mean(movies, self.median(distances(movies - around)).sigmoid(), around)
@@ -173,7 +173,7 @@ def distances(d: Movies) -> Float[Tensor, "B T H W k"]:
     return torch.cat(parts[: 1 if d.shape[-1] == 1 else 2], -1)
 
 
-def trusted_mean(movies: Movies, trust: Pixels, fallback: Movies) -> Movies:
+def trusted_mean(movies: Movies, trust: PerPixel, fallback: Movies) -> Movies:
     """Mean of the pixels around each, itself excluded, weighted by nearness and trust.
 
     (Σ g w y + DOUBT · fallback) / (Σ g w + DOUBT), with the Gaussian window g of `_blur` and the trust w.
@@ -194,7 +194,7 @@ def _blur(x: Movies) -> Movies:
     return y[:, 0].unflatten(0, (len(x), -1)).movedim(1, -1)
 
 
-def alike_mean(movies: Movies, trust: Pixels, fallback: Movies, fine: float, noise: float) -> tuple[Movies, Pixels]:
+def alike_mean(movies: Movies, trust: PerPixel, fallback: Movies, fine: float, noise: float) -> tuple[Movies, PerPixel]:
     r"""Mean of the pixels at `OFFSETS` from each, weighted by their trust and by how alike they are; expected error.
 
     For an offset o let v be the mean of |y(x) − y(x + o)|² over trusted pairs near x (`_unlikeness`). The pixel

@@ -8,7 +8,7 @@ from small_models import blob, fit_quickly, shaken, wave_model, waves
 
 from cstformer import CST, CSTError, Samples, frames_to_samples
 from cstformer.explorer import curves, fields
-from cstformer.explorer.curves import Disturbance
+from cstformer.explorer.curves import Changes
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +62,13 @@ def test_interpolants_take_each_channel_at_its_own_points():
 def test_noise_grows_and_gaps_stay_where_they_are():
     sample, sd = waves(1, 9)[0], np.array([10.0, 20.0])
     added = {
-        n: curves.disturbed(sample, Disturbance(noise=n, seed=3), sd).values - sample.values for n in (0.0, 0.1, 0.2)
+        n: curves.disturbed(sample, Changes(noise=n, seed=3), sd).values - sample.values for n in (0.0, 0.1, 0.2)
     }
     assert not added[0.0].any()
     np.testing.assert_allclose(added[0.2], 2 * added[0.1], atol=1e-12)
     assert 0.05 < np.std(added[0.1] / sd) < 0.2
-    assert (curves.disturbed(sample, Disturbance(noise=0.1, seed=4), sd).values - sample.values != added[0.1]).all()
-    keep = [curves.kept(sample, Disturbance(removed=k, seed=3)) for k in range(8)]
+    assert (curves.disturbed(sample, Changes(noise=0.1, seed=4), sd).values - sample.values != added[0.1]).all()
+    keep = [curves.kept(sample, Changes(removed=k, seed=3)) for k in range(8)]
     assert [k.sum() for k in keep] == [9, 8, 7, 6, 5, 4, 3, 2]
     assert all((more <= fewer).all() for fewer, more in itertools.pairwise(keep))
     assert keep[-1].tolist() == [True] + 7 * [False] + [True]  # the ends stay
@@ -76,11 +76,11 @@ def test_noise_grows_and_gaps_stay_where_they_are():
 
 def test_a_click_takes_a_point_away_and_gives_it_back():
     sample = waves(1, 5)[0]
-    gone = np.flatnonzero(~curves.kept(sample, Disturbance(removed=1)))[0]
-    assert curves.kept(sample, Disturbance(removed=1, clicked=frozenset({int(gone)}))).all()
-    assert curves.kept(sample, Disturbance(clicked=frozenset({0, 99}))).tolist() == [False] + 4 * [True]
+    gone = np.flatnonzero(~curves.kept(sample, Changes(removed=1)))[0]
+    assert curves.kept(sample, Changes(removed=1, clicked=frozenset({int(gone)}))).all()
+    assert curves.kept(sample, Changes(clicked=frozenset({0, 99}))).tolist() == [False] + 4 * [True]
     with pytest.raises(CSTError, match="two points at least"):
-        curves.kept(sample, Disturbance(clicked=frozenset(range(4))))
+        curves.kept(sample, Changes(clicked=frozenset(range(4))))
 
 
 def test_a_curve_can_be_saved_with_its_derivatives(tmp_path):
@@ -99,12 +99,12 @@ def test_a_curve_can_be_saved_with_its_derivatives(tmp_path):
 def test_a_film_has_the_frames_and_times_that_were_cut():
     movie = blob()
     movie[:, :2, :3] = np.nan  # never observed
-    film = fields.Film(frames_to_samples(movie, patch=(4, 3), window=5, stride=4)[1])
+    film = fields.Recording(frames_to_samples(movie, patch=(4, 3), window=5, stride=4)[1])
     np.testing.assert_array_equal(film.frames[..., 0], movie[4:9])
     assert film.times.tolist() == [0, 1, 2, 3, 4] and film.nearest(2.6) == 3
     assert not film.exists[:2, :3].any() and film.exists.sum() == 90 - 6
     with pytest.raises(CSTError, match="points, not frames"):
-        _ = fields.Film(waves()[0]).layout
+        _ = fields.Recording(waves()[0]).layout
 
 
 def test_pictures_are_the_models_partial_derivatives(film_model):
@@ -169,7 +169,7 @@ def test_attention_is_laid_out_as_its_tokens_are(film_model):
 
 def test_a_picture_can_be_saved_with_its_slope(film_model):
     model, samples = film_model
-    reader, film = model.reader(samples[0]), fields.Film(samples[0])
+    reader, film = model.reader(samples[0]), fields.Recording(samples[0])
     picture = fields.pictures(reader, 1.3, zoom=2)
     saved = fields.as_samples(picture, 1.3, 2, film)
     assert saved.coords[0, 18].tolist() == [1.3, 0.5, 0.5] and saved.units["row"] == "pixel"
