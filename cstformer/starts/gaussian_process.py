@@ -104,13 +104,6 @@ def smoothing_weights(
     return lambda at: (covariance(at.double().clamp(low, high)) @ inverse).to(knots.dtype)
 
 
-def posterior_variance(kernel: Kernel, coords: Coords, exists: Exists, at: Float[Tensor, "B m d"]) -> Tensor:
-    """Variance of the noise-free process at ``at``, k(x, x) − k(x, X) (K + σ²I)⁻¹ k(X, x): (B, m)."""
-    cross = kernel.covariance(series.constant(at.double()), coords.double()).value * exists[:, None, :]  # (B, m, n)
-    solved = torch.cholesky_solve(cross.transpose(-1, -2), _factor(kernel, coords, exists))  # (B, n, m)
-    return (kernel.amplitude**2 + kernel.offset**2 - (cross * solved.transpose(-1, -2)).sum(-1)).to(at.dtype)
-
-
 def log_likelihood(kernel: Kernel, coords: Coords, values: Values, exists: Exists) -> float:
     """Log marginal likelihood of all samples and channels under ``kernel``."""
     theta = [math.log(x) for x in (*kernel.lengthscales, kernel.amplitude, kernel.offset, kernel.noise)]
