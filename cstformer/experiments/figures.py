@@ -5,7 +5,7 @@ Also the few parts of a drawing that several experiments share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ def show_image(ax: Axes, image: np.ndarray, **options: Any) -> Any:
     return ax.imshow(image, interpolation="nearest", **options)
 
 
-def add_colourbar(fig: Figure, image: Any, axes: Sequence[Axes], label: str, **options: Any) -> None:
+def add_colourbar(fig: Figure, image: Any, axes: Iterable[Axes], label: str, **options: Any) -> None:
     """Put a labelled colour bar beside ``axes``; ``options`` are those of ``Figure.colorbar``."""
     bar = fig.colorbar(image, ax=list(axes), **options)
     bar.set_label(label)

@@ -26,14 +26,15 @@ def test_copying_the_noise_is_rewarded_at_no_level(noise):
         (clean + levels[:, None, None, None] * rng.normal(size=clean.shape))[..., None], periodic=True
     )
     model = CSTOfLevels.preset("smoke", steps=1, order=0, noise=noise, hide=0.0).fit(samples)
-    data = model.scaling_.batch(samples, torch.float64, torch.device("cpu"))
-    truth = model.scaling_.batch(frames_to_samples(clean[..., None], periodic=True), torch.float64, torch.device("cpu"))
-    sd = model._sample_noise(data.points).flatten().numpy() * model.scaling_.sd[0]
+    cpu = torch.device("cpu")
+    data = model.kind_.batch(samples, torch.float64, cpu)
+    truth = model.kind_.batch(frames_to_samples(clean[..., None], periodic=True), torch.float64, cpu)
+    objective = model._objective(0.0, model)
+    sd = objective.sample_noise(data).flatten().numpy() * model.scaling_.sd[0]
     np.testing.assert_allclose(sd, levels, rtol=0.1)
-    objective = model._validation(0.0, data, model, 0.5).objective
     copied = []
     for seed in range(8):
-        context, target = objective._disturb(data.points, data.points.tokens, torch.Generator().manual_seed(seed))
-        shown, wanted = context.values - truth.points.values, target - truth.points.values
+        context, target = objective.disturb(data, data.exists, torch.Generator().manual_seed(seed))
+        shown, wanted = context.values - truth.values, target - truth.values
         copied.append((shown * wanted).mean((1, 2)) / shown.square().mean((1, 2)))
     assert torch.stack(copied).mean(0).abs().max() < 0.15  # the noise is estimated to a few per cent

@@ -1,7 +1,8 @@
-"""CST for samples whose noise differs from one to the next.
+"""CST for frames whose noise differs from sample to sample.
 
-Training puts noise on the context and its opposite on the targets, so that copying the noise of the data is never
-rewarded; that needs the noise of each sample. Frames tell it: `Frames.noise` of the sample's own frames.
+Training adds noise to the context and subtracts it, scaled, from the targets, so that copying the noise of the data
+does not lower the loss. The scale depends on the noise of the data. Here each sample has its own, estimated from its
+frames by `Frames.noise`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from cstformer.data.batch import Batch
+from cstformer.errors import CSTError
 from cstformer.models.cst import CST
 from cstformer.starts.frames import Frames
 from cstformer.training.objective import SobolevObjective
@@ -20,7 +22,7 @@ from cstformer.training.settings import Settings
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CSTOfLevels(CST):
-    """CST on frames, trained with the noise of each sample in place of that of all."""
+    """CST for frames, trained with the noise level of each sample instead of one level for all."""
 
     def _objective(self, mu: float, run: Settings) -> SobolevObjective:
         assert self.kernel_ is not None
@@ -29,9 +31,14 @@ class CSTOfLevels(CST):
 
 class _Objective(SobolevObjective):
     def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
-        """As for samples of equal noise, in units in which they have it."""
-        assert isinstance(self.kind, Frames)
-        levels = [self.kind.noise(batch[i]) for i in torch.arange(len(batch))[:, None]]
-        unit = batch.values.new_tensor(levels)[:, None, None] / self.disturbance.data_noise  # (B, 1, 1)
+        """Divide the values of each sample by its noise level, disturb all samples alike, and multiply again."""
+        unit = self.sample_noise(batch) / self.disturbance.data_noise  # (B, 1, 1)
         context, target = super().disturb(batch.replace(values=batch.values / unit), keep, generator)
         return context.replace(values=context.values * unit), target * unit
+
+    def sample_noise(self, batch: Batch) -> Tensor:
+        """Standard deviation of the noise of each sample, (B, 1, 1)."""
+        if not isinstance(self.kind, Frames):
+            raise CSTError("CSTOfLevels needs frames to estimate the noise of a sample; fit CST to curves instead")
+        levels = [self.kind.noise(batch[i]) for i in torch.arange(len(batch))[:, None]]
+        return batch.values.new_tensor(levels)[:, None, None]
