@@ -2,17 +2,17 @@
 
 import pytest
 from baseline_contract import (
-    BOTH_MODELS,
     CURVE_CASES,
     CURVE_MODELS,
     FRAME_MODELS,
+    MODELS,
     MOVIE_CASES,
     CurveContract,
     FramesOnlyContract,
     MovieAnswers,
 )
 
-from cstformer.baselines import BASELINES, Baseline
+from cstformer.models.model import Model
 
 
 @pytest.mark.parametrize("name", CURVE_MODELS)
@@ -20,7 +20,7 @@ class TestCurves(CurveContract):
     pass
 
 
-@pytest.mark.parametrize("name", BOTH_MODELS)
+@pytest.mark.parametrize("name", CURVE_MODELS)
 class TestMovies(MovieAnswers):
     pass
 
@@ -31,10 +31,10 @@ class TestFramesOnly(FramesOnlyContract):
 
 
 def test_registry():
-    for name, cls in BASELINES.items():
-        assert issubclass(cls, Baseline) and cls.name == name and cls.label
+    for name, cls in MODELS.items():
+        assert issubclass(cls, Model) and cls.name == name and cls.label
         assert {"default", "smoke", "paper"} <= set(cls.presets)
         for preset in cls.presets:
             cls.preset(preset)._check_settings()
-    assert len({cls.label for cls in BASELINES.values()}) == len(BASELINES)
-    assert set(CURVE_CASES) <= set(CURVE_MODELS) and set(MOVIE_CASES) <= {*BOTH_MODELS, *FRAME_MODELS}
+    assert len({cls.label for cls in MODELS.values()}) == len(MODELS)
+    assert set(CURVE_CASES) <= set(CURVE_MODELS) and set(MOVIE_CASES) <= set(MODELS)
