@@ -129,10 +129,13 @@ class Trust:
 
 def fit_trust(movies: Movies, given: Movies) -> Trust:
     """Fit to clean movies and the same movies after corruption."""
-    intact = ((given - movies).abs() < 1e-6).all(-1)
+    intact = ((given - movies).abs() < 1e-6).all(-1)  # (B, T, H, W); 1e-6 sd of the values: rounding of float32
     if bool(intact.all()) or not bool(intact.any()):
         which = "none" if bool(intact.all()) else "all"
-        raise CSTError(f"given changes {which} of the pixels; start='median' is for movies of which some are corrupted")
+        raise CSTError(
+            f"given changes {which} of the pixels; start='median' needs a corruption that leaves some pixels intact, "
+            "else choose another start"
+        )
     fine, noise = FINE * float(movies.var()), float((given - movies)[~intact].square().mean())
     around = median27(given)
     median = _fit_odds(distances(given - around), intact)
