@@ -1,4 +1,4 @@
-"""Only the kinds of data ask "frames or curves?": elsewhere a branch on the layout is a method that is missing there."""
+"""Only the kinds of data ask "frames or curves?": a branch on the layout elsewhere is a method that they lack."""
 
 import ast
 from pathlib import Path

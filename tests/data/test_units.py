@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstformer import Samples, frames_to_samples
-from cstformer.data.units import Scaling, as_batches
+from cstformer.data.units import Scaling
 
 nan = np.nan
 
@@ -32,13 +32,11 @@ def test_numbers_by_hand():
 def test_batch_is_standardised_and_what_is_absent_is_zero():
     samples = hand_made()
     batch = Scaling.of(samples).batch(samples, torch.float64, torch.device("cpu"))
-    p = batch.points
-    assert batch.groups is None
-    assert p.coords[..., 0].tolist() == [[0.0, 0.5, 1.0], [0.25, 0.75, 0.0]]
-    assert p.tokens.tolist() == [[True, True, True], [True, True, False]]
-    assert (p.values[~p.observed] == 0).all()
+    assert batch.coords[..., 0].tolist() == [[0.0, 0.5, 1.0], [0.25, 0.75, 0.0]]
+    assert batch.exists.tolist() == [[True, True, True], [True, True, False]]
+    assert (batch.values[~batch.observed] == 0).all()
     for channel, sd in ((0, 1.0), (1, 1.0), (2, 0.0)):
-        seen = p.values[..., channel][p.observed[..., channel]]
+        seen = batch.values[..., channel][batch.observed[..., channel]]
         assert float(seen.mean()) == pytest.approx(0, abs=1e-12)
         assert float(seen.std(correction=0)) == pytest.approx(sd, abs=1e-12)
 
@@ -69,10 +67,32 @@ def test_derivative_is_the_chain_rule():
     assert s.derivative(y, (2, 1)).item() == 2 * 3 / (16 * 0.5)
 
 
+def test_there_and_back():
+    s = Scaling.of(hand_made())
+    x, y = np.random.default_rng(0).normal(size=(2, 4, 5, 1)) * 10, np.random.default_rng(1).normal(size=(4, 5, 3)) * 10
+    np.testing.assert_allclose(s.user_coords(s.coords(x)), x)
+    np.testing.assert_allclose(s.values(s.standardised(y)), y)
+    assert (
+        s.coords(np.array([[4.0]])).tolist() == [[0.5]]
+        and s.standardised(np.array([5.0, 40.0, 7.0])).tolist() == [0] * 3
+    )
+
+
+def test_a_function_of_values_in_the_units_of_the_user():
+    """Of all channels, or of the first ones: pixels of a frame have the channels of the first pixel of a patch."""
+    s = Scaling(np.zeros(1), np.ones(1), np.array([10.0, 20.0, 10.0, 20.0]), np.array([2.0, 4.0, 2.0, 4.0]))
+    seen = []
+    x = torch.tensor([[1.0, -1.0]], dtype=torch.float32)
+    y = s.in_user_units(lambda values: seen.append(values) or values + 8, x)
+    assert seen[0].tolist() == [[12.0, 16.0]] and y.tolist() == [[5.0, 1.0]]
+    assert y.dtype == seen[0].dtype == torch.float32
+    assert s.in_user_units(lambda values: values, torch.ones(3, 5, 4)).tolist() == torch.ones(3, 5, 4).tolist()
+
+
 def test_pixels_of_a_patch_share_mean_and_sd_per_image_channel():
     movie = np.random.default_rng(0).normal(size=(5, 4, 6, 2)) * [1.0, 20.0] + [3.0, -7.0]
     movie[2, 1, 1] = nan
-    s = Scaling.of(frames_to_samples(movie, (2, 3)))
+    s = Scaling.of(frames_to_samples(movie, (2, 3)), pooled=2)
     assert s.mean.shape == (2 * 3 * 2,)
     assert s.mean.reshape(6, 2).tolist() == pytest.approx([pytest.approx(np.nanmean(movie, (0, 1, 2)))] * 6)
     assert s.sd.reshape(6, 2).tolist() == pytest.approx([pytest.approx(np.nanstd(movie, (0, 1, 2)))] * 6)
@@ -80,16 +100,9 @@ def test_pixels_of_a_patch_share_mean_and_sd_per_image_channel():
 
 def test_padding_of_frames_does_not_change_mean_and_sd():
     movie = np.random.default_rng(0).normal(size=(3, 5, 5)) + 100
-    s = Scaling.of(frames_to_samples(movie, (4, 4)))
+    s = Scaling.of(frames_to_samples(movie, (4, 4)), pooled=1)
     assert s.mean == pytest.approx(np.full(16, movie.mean()))
     assert s.sd == pytest.approx(np.full(16, movie.std()))
-
-
-def test_frames_are_numbered_by_time_for_hiding_together():
-    samples = frames_to_samples(np.arange(24.0).reshape(3, 2, 4), (2, 2)).sorted()
-    groups = Scaling.of(samples).batch(samples, torch.float32, torch.device("cpu")).groups
-    assert groups is not None
-    assert groups.tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
 def test_description_goes_through_json_unchanged():
@@ -99,18 +112,11 @@ def test_description_goes_through_json_unchanged():
         assert (getattr(s, name) == getattr(back, name)).all()
 
 
-@given(st.integers(1, 40), st.integers(0, 12))
-def test_batches_cover_everything_once_in_order(count, size):
-    parts = as_batches(count, size)
-    assert torch.cat(parts).tolist() == list(range(count))
-    assert max(map(len, parts)) <= max(1, size)
-
-
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e3), st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
 def test_model_units_do_not_depend_on_the_users(shift, stretch, offset, gain):
     samples = hand_made()
     moved = Samples(samples.coords * stretch + shift, samples.values * gain + offset, observed=samples.observed)
-    a, b = (Scaling.of(s).batch(s, torch.float64, torch.device("cpu")).points for s in (samples, moved))
+    a, b = (Scaling.of(s).batch(s, torch.float64, torch.device("cpu")) for s in (samples, moved))
     loss = 1e-9 + 4e-16 * max(abs(shift) / stretch, abs(offset) / gain)
     assert float((a.coords - b.coords).abs().max()) < 10 * loss
     varying = [0, 1]  # the constant channel has no unit to compare
