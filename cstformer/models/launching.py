@@ -46,6 +46,7 @@ def fit_on_processes(
     model: CST, samples: Samples | LazyFrames, state: str | os.PathLike[str] | None, progress: bool
 ) -> None:
     """Start the processes, which call `fit` as well, and take over what the first of them has learned."""
+    model.__dict__.pop("shape_", None)  # a fit that fails leaves a model that is not fitted
     state = None if state is None else os.path.abspath(state)
     with tempfile.TemporaryDirectory(prefix="cst-fit-") as folder:
         job = {"settings": model.settings(), "state": state, "progress": progress}

@@ -1,24 +1,21 @@
-"""CST, the front desk: scikit-learn's conventions, bad input, and what an answer depends on."""
+"""CST, the front desk: scikit-learn's conventions, bad input, the user's units."""
 
 import copy
-import dataclasses
 import inspect
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
-from small_models import blob, fit_quickly, known_kernel, wave_model, waves
+from small_models import blob, fit_quickly, patched_kernel, wave_model, waves
 
 import cstformer.models.cst
 from cstformer import CST, CSTError, CSTWarning, Samples, frames_to_samples
-from cstformer.data.batch import split_samples
-from cstformer.training.settings import Settings, setting_fields
+from cstformer.training.objective import SobolevObjective
+from cstformer.training.settings import setting_fields
 
 nan = np.nan
 AT = np.linspace(2.3, 4.4, 7)
@@ -72,19 +69,7 @@ def test_fitted_attributes_end_in_an_underscore_and_fit_returns_self():
     model = tiny()
     assert fit_quickly(model, waves()) is model
     new = set(vars(model)) - set(setting_fields())
-    assert new == {
-        "layout_",
-        "names_",
-        "scaling_",
-        "device_",
-        "kernel_",
-        "waves_",
-        "trust_",
-        "network_",
-        "noise_",
-        "mu_",
-        "report_",
-    }
+    assert new == {"kind_", "names_", "shape_", "device_", "network_", "noise_", "mu_", "report_"}
     assert model.get_params() == tiny().get_params()
     assert list(inspect.signature(model.fit).parameters)[:2] == ["samples", "y"]
 
@@ -113,7 +98,7 @@ def test_unknown_setting_names_the_nearest(call):
 
 
 def test_positional_settings_are_refused():
-    one_line(lambda: CST(64), "keyword settings only", "CST(order=2, seed=0)")
+    one_line(lambda: CST(64), "keyword settings only", "CST(seed=0)")
 
 
 @pytest.mark.parametrize(
@@ -130,26 +115,43 @@ def test_fit_checks_the_settings_first(change, words):
     one_line(lambda: fit_quickly(tiny(**change), waves()), *words)
 
 
+# A fit that fails
+
+
+def broken(*_):
+    raise ZeroDivisionError("broken")
+
+
+@pytest.mark.parametrize("where", ["prior", "training", "Ctrl-C", "kind"])
+def test_a_fit_that_fails_leaves_a_model_that_is_not_fitted(monkeypatch, tmp_path, where):
+    model = fit_quickly(tiny(), waves())
+    if where == "prior":
+        with pytest.raises(ZeroDivisionError), patched_kernel(broken):
+            model.fit(waves(seed=1))
+    elif where == "kind":
+        one_line(lambda: model.set_params(coord_noise=0.1).fit(frames_to_samples(blob(), (4, 4))), "coord_noise")
+    else:
+        error = ZeroDivisionError if where == "training" else KeyboardInterrupt
+        monkeypatch.setattr(SobolevObjective, "loss", lambda *_: (_ for _ in ()).throw(error))
+        with pytest.raises(error):
+            fit_quickly(model, waves(seed=1))
+    for ask in (lambda: model.predict(waves(), AT), lambda: model.n_parameters_, lambda: model.save(tmp_path / "m")):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
+            ask()
+    assert where == "kind" or not hasattr(model, "network_")
+    monkeypatch.undo()
+    again = fit_quickly(model.set_params(coord_noise=0.0), waves())
+    assert np.array_equal(again.predict(waves(), AT), fit_quickly(tiny(), waves()).predict(waves(), AT))
+
+
+def test_a_fit_that_is_refused_leaves_the_model_as_it_was():
+    model = fit_quickly(tiny(), waves())
+    before = model.predict(waves(), AT)
+    one_line(lambda: model.fit(np.zeros((3, 4, 1))), "fit takes Samples")
+    assert np.array_equal(model.predict(waves(), AT), before)
+
+
 # Bad input
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Samples(np.zeros((2, 3, 4, 5)), np.zeros((2, 3))), ["coords", "(2, 3, 4, 5)"]),
-        (lambda: Samples(np.zeros(3), np.zeros(3)), ["values must have shape (N, n, c)"]),
-        (lambda: Samples(np.zeros((3, 5, 1)), np.zeros((2, 5, 1))), ["differ in the number of samples"]),
-        (lambda: Samples(np.zeros((2, 4, 1)), np.zeros((2, 5, 1))), ["differ in the number of points"]),
-        (lambda: Samples(np.zeros((0, 5, 1)), np.zeros((0, 5, 1))), ["must not be empty"]),
-        (lambda: Samples.from_list([]), ["no samples"]),
-        (lambda: Samples([0.0, nan], [[1.0, 2.0]]), ["coords are not finite", "sample 0, point 1"]),
-        (lambda: Samples([0.0, np.inf], [[1.0, 2.0]]), ["coords are not finite"]),
-        (lambda: Samples([0.0, 1.0], [[1.0, 2.0], [nan, nan]]), ["no value is observed in sample 1"]),
-    ],
-    ids=["rank", "rank1", "N", "n", "empty", "nothing", "nan", "inf", "all-missing"],
-)
-def test_bad_samples_never_reach_fit(make, words):
-    one_line(make, *words)
 
 
 def test_fit_takes_samples_only():
@@ -200,13 +202,6 @@ def test_duplicates_are_averaged_in_fit_too():
         twice = fit_quickly(tiny(), Samples(s.coords[:, order], s.values[:, order]))
     once = fit_quickly(tiny(), s)
     assert np.array_equal(twice.predict(s, AT), once.predict(s, AT))
-
-
-def test_unsorted_coordinates_are_the_same_as_sorted_ones():
-    s, shuffle = waves(), np.random.default_rng(0).permuted(np.tile(np.arange(7), (6, 1)), axis=1)[..., None]
-    mixed = Samples(np.take_along_axis(s.coords, shuffle, 1), np.take_along_axis(s.values, shuffle, 1))
-    a, b = fit_quickly(tiny(), s), fit_quickly(tiny(), mixed)
-    assert np.array_equal(a.predict(s, AT), b.predict(mixed, AT))
 
 
 @pytest.mark.parametrize("start", ["linear", "hermite", "cubic", "smooth"])
@@ -266,15 +261,12 @@ def test_a_context_of_one_point_gets_an_answer(start):
     ("at", "words"),
     [
         ([3.0, nan], ["at contains NaN or infinite"]),
-        ([3.0, np.inf], ["at contains NaN or infinite"]),
         ([], ["at has shape (0,)", "m ≥ 1"]),
         (3.0, ["at has shape ()"]),
         (np.zeros((5, 2)), ["at has shape (5, 2)", "(m, 1) or (6, m, 1)"]),
         (np.zeros((5, 3, 1)), ["at has shape (5, 3, 1)"]),
-        (np.zeros((6, 3, 1, 1)), ["at has shape (6, 3, 1, 1)"]),
         (["a"], ["at must be real numbers"]),
         ([[1.0], [1.0, 2.0]], ["at is not one rectangular array"]),
-        (None, ["at must be real numbers"]),
     ],
     ids=str,
 )
@@ -330,13 +322,10 @@ def fit_moved(shift: float, stretch: float, offset: float, gain: float):
     return (model.predict(moved, at) - offset) / gain, model.derivative(moved, at, (2,)) / gain * stretch**2
 
 
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.floats(-100, 100), st.floats(0.01, 100), st.floats(-100, 100), st.floats(0.01, 100))
-def test_units_do_not_matter(shift, stretch, offset, gain):
-    if not hasattr(test_units_do_not_matter, "plain"):
-        test_units_do_not_matter.plain = fit_moved(0.0, 1.0, 0.0, 1.0)
-    value, curvature = test_units_do_not_matter.plain
-    moved_value, moved_curvature = fit_moved(shift, stretch, offset, gain)
+def test_units_do_not_matter():
+    """With the real search for the kernel; `test_properties` tries many units without it."""
+    value, curvature = fit_moved(0.0, 1.0, 0.0, 1.0)
+    moved_value, moved_curvature = fit_moved(-70.0, 0.02, 90.0, 30.0)
     assert np.abs(moved_value - value).max() < 1e-5 * np.abs(value).max()
     assert np.abs(moved_curvature - curvature).max() < 1e-4 * np.abs(curvature).max()
 
@@ -375,284 +364,3 @@ def test_mixed_derivatives_in_two_dimensions():
     answer = model.derivative(samples, at, (1, 1))
     assert np.abs(answer - mixed).max() < 1e-4 * np.abs(mixed).max()
     assert np.abs(model.derivative(samples, at, (0, 1)) - (f(0, 1) - f(0, -1)) / (2 * h[1])).max() < 1e-4 * 30
-
-
-# What an answer depends on
-
-
-@pytest.mark.parametrize("attention_kind", ["exact", "nystrom"])
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_an_answer_does_not_depend_on_the_other_queries(precision, attention_kind):
-    model, s = wave_model(precision=precision, attention_kind=attention_kind, landmarks=3), waves()
-    scale = model.scaling_.sd.max()
-    together = model.predict(s, AT)
-    alone = np.concatenate([model.predict(s, AT[i : i + 1]) for i in range(7)], 1)
-    other = model.predict(s, np.concatenate([np.linspace(2.2, 4.5, 300), AT]))[:, -7:]
-    assert np.abs(together - alone).max() < 1e-6 * scale
-    assert np.abs(together - other).max() < 1e-6 * scale
-
-
-def test_in_joint_an_answer_does_depend_on_the_other_queries():
-    model = wave_model(pattern="joint")
-    assert np.abs(model.predict(waves(), AT)[:, :1] - model.predict(waves(), AT[:1])).max() > 1e-3
-
-
-@pytest.mark.parametrize("tokens", [8, 20, 64])
-def test_chunks_do_not_matter(monkeypatch, tokens):
-    model, s = wave_model(), waves()
-    at = np.random.default_rng(0).uniform(2.3, 4.4, (6, 23, 1))
-    whole = model.derivatives(s, at, [(0,), (1,), (2,)])
-    monkeypatch.setattr(cstformer.models.cst, "TOKENS_PER_PASS", tokens)
-    for a, b in zip(whole, model.derivatives(s, at, [(0,), (1,), (2,)]), strict=True):
-        assert np.abs(a - b).max() < 1e-10 * np.abs(a).max()
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_samples_do_not_see_each_other(pattern):
-    model, s = wave_model(pattern=pattern), waves()
-    together = model.predict(s, AT)
-    for i in range(len(s)):
-        assert np.abs(model.predict(s[i], AT)[0] - together[i]).max() < 1e-9
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("start", ["linear", "cubic", "smooth"])
-def test_missing_points_are_removed_points(pattern, start):
-    model, s = wave_model(pattern=pattern, start=start), waves()
-    keep = np.array([True, True, False, True, True, False, True])
-    values = s.values.copy()
-    values[:, ~keep] = nan
-    removed = Samples(s.coords[:, keep], s.values[:, keep])
-    masked = s.subset_points(np.tile(keep, (6, 1)))
-    expected = model.predict(removed, AT)
-    assert np.allclose(model.predict(Samples(s.coords, values), AT), expected, atol=1e-10)
-    assert np.allclose(model.predict(masked, AT), expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("attention_kind", ["exact", "nystrom"])
-def test_padding_is_irrelevant(pattern, attention_kind):
-    model, s = wave_model(pattern=pattern, attention_kind=attention_kind, landmarks=3), waves(2)
-    long = waves(1, points=12, seed=9)
-    ragged = Samples.from_list(
-        [(s.coords[0], s.values[0]), (long.coords[0], long.values[0]), (s.coords[1, :3], s.values[1, :3])]
-    )
-    answer = model.predict(ragged, AT)
-    assert np.abs(answer[0] - model.predict(s[0], AT)[0]).max() < 1e-8
-    assert np.abs(answer[1] - model.predict(long, AT)[0]).max() < 1e-8
-    assert np.abs(answer[2] - model.predict(Samples(s.coords[1:, :3], s.values[1:, :3]), AT)[0]).max() < 1e-8
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_order_of_context_points_is_irrelevant(pattern):
-    model, s = wave_model(pattern=pattern), waves()
-    order = [3, 0, 6, 1, 5, 2, 4]
-    mixed = Samples(s.coords[:, order], s.values[:, order])
-    assert np.array_equal(model.predict(mixed, AT), model.predict(s, AT))
-
-
-def test_all_forms_of_at_are_one():
-    model, s = wave_model(), waves()
-    expected = model.predict(s, AT)
-    assert expected.shape == (6, 7, 2)
-    grid = np.tile(AT[:, None], (6, 1, 1))
-    for at in (list(AT), AT[:, None], grid, torch.tensor(AT), Samples(grid, np.zeros((6, 7, 1)))):
-        assert np.array_equal(model.predict(s, at), expected)
-    own = np.stack([np.roll(AT, i)[:, None] for i in range(6)])
-    answer = model.predict(s, own)
-    for i in range(6):
-        assert np.allclose(answer[i], np.roll(expected[i], i, axis=0), atol=1e-10)
-
-
-def test_a_skip_readout_at_zero_steps_is_its_start():
-    """With the decoder at zero and A = 1 the answer is the start itself: lines between the points."""
-    model, s = fit_quickly(tiny(start="linear", precision="float64"), waves()), waves()
-    with torch.no_grad():
-        model.network_.skip.weight.copy_(torch.eye(2))
-        model.network_.decode.weight.zero_()
-        model.network_.decode.bias.zero_()
-    for i in range(6):
-        for channel in range(2):
-            straight = np.interp(AT, s.coords[i, :, 0], s.values[i, :, channel])
-            inside = (s.coords[i, 0, 0] <= AT) & (s.coords[i, -1, 0] >= AT)
-            assert inside.sum() > 3
-            assert np.allclose(model.predict(s, AT)[i, inside, channel], straight[inside], atol=1e-9)
-
-
-# Attention
-
-
-def test_attention_in_context():
-    model, s = wave_model(), waves()
-    order = [3, 0, 6, 1, 5, 2, 4]
-    ragged = Samples(s.coords[:, order], s.values[:, order]).subset_points(np.arange(7) != np.arange(6)[:, None])
-    result = model.attention(ragged, AT)
-    assert [f.name for f in dataclasses.fields(result)] == ["maps", "rows", "columns", "exists"]
-    assert result.maps.shape == (6, 2, 2, 7, 6)  # samples, layers, heads, queries, points
-    assert np.allclose(result.maps.sum(-1), 1)
-    assert (result.maps >= 0).all()
-    assert np.allclose(result.rows, np.tile(AT[:, None], (6, 1, 1)))
-    for i in range(6):
-        real = np.sort(np.delete(s.coords[i, order, 0], i))
-        assert np.allclose(result.columns[i, :, 0], real)
-    assert result.exists.all()
-
-
-def test_attention_to_padding_is_nothing():
-    s = waves(2)
-    ragged = Samples.from_list([(s.coords[0], s.values[0]), (s.coords[1, :4], s.values[1, :4])])
-    result = wave_model().attention(ragged, AT)
-    assert result.exists.tolist() == [[True] * 7, [True] * 4 + [False] * 3]
-    assert (result.maps[1, ..., 4:] == 0).all()
-    assert np.allclose(result.maps.sum(-1), 1)
-
-
-def test_attention_in_joint():
-    model, s = wave_model(pattern="joint"), waves()
-    result = model.attention(s, AT)
-    assert result.maps.shape == (6, 2, 2, 14, 14)
-    assert np.allclose(result.maps.sum(-1), 1)
-    for sides in (result.rows, result.columns):
-        assert np.allclose(sides[:, :7], s.coords)
-        assert np.allclose(sides[:, 7:, 0], AT)
-    assert result.exists.shape == (6, 14)
-
-
-def test_attention_maps_are_those_of_the_answer():
-    """The first layer's map, worked out by hand from the tokens of the network."""
-    model, s = wave_model(), waves(1)
-    result = model.attention(s, AT)
-    network, points = model.network_, model.scaling_.batch(s, torch.float64, torch.device("cpu")).points
-    from cstformer.taylor import series
-
-    with torch.no_grad():
-        x = series.constant(torch.tensor((AT[None, :, None] - model.scaling_.low) / model.scaling_.span))
-        query = series.shift(network._tokens(model._start(points)(x), x), network.query_token)
-        tokens = network._tokens(series.constant(points.values), series.constant(points.coords), points.observed)
-        block = network.blocks[0]
-        q = block.attention.query(block.norm1(query)).value.unflatten(-1, (2, 8)).transpose(1, 2)
-        k = block.attention.key_value(block.norm1(tokens)).value[..., :16].unflatten(-1, (2, 8)).transpose(1, 2)
-        by_hand = (q @ k.transpose(-1, -2) / 8**0.5).softmax(-1)
-    assert np.allclose(result.maps[0, 0], by_hand[0], atol=1e-12)
-
-
-# Same seed, same numbers
-
-
-def test_same_seed_same_numbers():
-    a, b, c = (fit_quickly(tiny(seed=seed, dropout=0.1), waves()) for seed in (5, 5, 6))
-    assert np.array_equal(a.predict(waves(), AT), b.predict(waves(), AT))
-    assert a.report_.history == b.report_.history
-    assert not np.array_equal(a.predict(waves(), AT), c.predict(waves(), AT))
-
-
-def test_fit_again_starts_afresh():
-    model = fit_quickly(tiny(), waves(seed=3))
-    assert np.array_equal(
-        fit_quickly(model, waves()).predict(waves(), AT), fit_quickly(tiny(), waves()).predict(waves(), AT)
-    )
-
-
-def test_fit_and_predict_do_not_disturb_the_global_generators():
-    def draw():
-        # Not Python's own: the type checks of the tests draw from it.
-        return torch.rand(2).tolist(), np.random.random(2).tolist()
-
-    def seed():
-        torch.manual_seed(1), np.random.seed(1)
-
-    seed()
-    expected = draw()
-    seed()
-    tiny(mu="search", dropout=0.1).fit(waves()).predict(waves(), AT)
-    assert draw() == expected
-
-
-def test_the_global_seed_does_not_matter():
-    torch.manual_seed(1)
-    a = fit_quickly(tiny(dropout=0.1), waves()).predict(waves(), AT)
-    torch.manual_seed(2), np.random.seed(2)
-    assert np.array_equal(fit_quickly(tiny(dropout=0.1), waves()).predict(waves(), AT), a)
-
-
-def test_a_cap_that_does_not_bind_changes_nothing():
-    a = fit_quickly(tiny(steps=4, patience=1.0), waves())
-    b = fit_quickly(tiny(steps=4, patience=1.0, max_minutes=60), waves())
-    assert b.report_.ended == "finished"
-    assert np.array_equal(a.predict(waves(), AT), b.predict(waves(), AT))
-
-
-def test_a_cap_that_binds_says_so():
-    with pytest.warns(CSTWarning, match="max_minutes=.* reached, best weights kept"):
-        model = fit_quickly(tiny(steps=1000, max_minutes=0.2 / 60), waves())
-    assert model.report_.ended == "cap"
-    assert 0 < model.report_.steps < 1000
-    assert "max_minutes" in model.report_.sentence(model)
-    assert np.isfinite(model.predict(waves(), AT)).all()
-
-
-# Choices made from the data
-
-
-def test_noise_and_mu_as_set_or_from_the_data():
-    model = fit_quickly(tiny(), waves())
-    assert model.kernel_ == known_kernel(torch.zeros(1, 1, 1))
-    assert model.noise_ == 0.1
-    assert model.mu_ > 0
-    assert fit_quickly(tiny(noise=0.25, mu=1e-3), waves()).noise_ == 0.25
-    assert fit_quickly(tiny(noise=0.25, mu=1e-3), waves()).mu_ == 1e-3
-    assert fit_quickly(tiny(order=0), waves()).mu_ == 0.0
-    assert fit_quickly(tiny(dummies=0), waves()).mu_ == 0.0
-
-
-def test_the_split_is_disjoint_and_fixed():
-    training, held_out = split_samples(20, 0.25, seed=0)
-    assert (len(training), len(held_out)) == (15, 5)
-    assert sorted([*training.tolist(), *held_out.tolist()]) == list(range(20))
-    assert torch.equal(split_samples(20, 0.25, seed=0)[1], held_out)
-    assert split_samples(4, 0.25, seed=0)[0].tolist() == split_samples(4, 0.25, seed=0)[1].tolist()  # too few
-
-
-def test_settings_alone_are_what_training_sees():
-    assert cstformer.models.cst._plain(tiny(order=1)).order == 1
-    assert type(cstformer.models.cst._plain(tiny())) is Settings
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"pattern": "joint", "hide": 0.0},
-        {
-            "pattern": "joint",
-            "norm": "post",
-            "readout": "plain",
-            "encoding": "linear",
-            "root": True,
-            "p": 3.0,
-        },
-        {"attention_kind": "nystrom", "landmarks": 3, "p": np.inf},
-        {"coord_noise": 0.01, "dummy_law": "uniform", "order": 3, "noise": 0.3},
-        {"dummies": 0, "hide": 0.0, "noise": 0.0, "clip": 0.0, "warmup": 0.0, "validation": 0.0},
-        {"mu": "search", "p": 1.0, "dummy_law": "regular", "start": "hermite"},
-    ],
-    ids=str,
-)
-def test_all_kinds_of_settings_train(changes):
-    samples = waves()
-    model = fit_quickly(tiny(**changes), samples)
-    assert model.report_.ended in ("finished", "patience")
-    assert np.isfinite(model.report_.best_score)
-    assert np.isfinite(model.predict(samples, AT)).all()
-
-
-def test_training_makes_it_better():
-    """A sine of random height at 6 points of its own: the trained model beats its linear start in between."""
-    rng = np.random.default_rng(0)
-    t = np.concatenate([np.zeros((60, 1)), np.sort(rng.random((60, 4)), 1), np.ones((60, 1))], 1)
-    height, at = rng.uniform(1, 2, (60, 1)), np.linspace(0, 1, 31)
-    truth = height * np.sin(2 * np.pi * at)
-    samples = Samples(t, height * np.sin(2 * np.pi * t))
-    model = CST.preset("smoke", steps=60, start="linear", noise=0.0, order=0, learning_rate=1e-2, width=32)
-    error = np.abs(fit_quickly(model, samples).predict(samples, at)[..., 0] - truth).mean()
-    lines = [np.interp(at, x, y) for x, y in zip(t, samples.values[..., 0], strict=True)]
-    assert error < 0.4 * np.abs(lines - truth).mean()

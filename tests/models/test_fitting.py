@@ -1,0 +1,181 @@
+"""How CST is fitted: the same seed, the noise and μ from the data, a cap, a resume, and that it learns."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from small_models import fit_quickly, known_kernel, waves
+from toy_training import same
+
+from cstformer import CST, CSTError, CSTWarning, Samples
+from cstformer.data.batch import split_samples
+from cstformer.models.fitting import MU_SHARE, balanced_mu, plain_settings
+from cstformer.training.objective import SobolevObjective
+from cstformer.training.settings import Settings
+
+AT = np.linspace(2.3, 4.4, 7)
+
+
+def tiny(**changes) -> CST:
+    return CST.preset("smoke", **{"steps": 2, **changes})
+
+
+# Same seed, same numbers
+
+
+def test_same_seed_same_numbers():
+    a, b, c = (fit_quickly(tiny(seed=seed, dropout=0.1), waves()) for seed in (5, 5, 6))
+    assert np.array_equal(a.predict(waves(), AT), b.predict(waves(), AT))
+    assert a.report_.history == b.report_.history
+    assert not np.array_equal(a.predict(waves(), AT), c.predict(waves(), AT))
+
+
+def test_fit_again_starts_afresh():
+    model = fit_quickly(tiny(), waves(seed=3))
+    assert np.array_equal(
+        fit_quickly(model, waves()).predict(waves(), AT), fit_quickly(tiny(), waves()).predict(waves(), AT)
+    )
+
+
+def test_fit_and_predict_do_not_disturb_the_global_generators():
+    def draw():
+        # Not Python's own: the type checks of the tests draw from it.
+        return torch.rand(2).tolist(), np.random.random(2).tolist()
+
+    def seed():
+        torch.manual_seed(1), np.random.seed(1)
+
+    seed()
+    expected = draw()
+    seed()
+    tiny(mu="search", dropout=0.1).fit(waves()).predict(waves(), AT)
+    assert draw() == expected
+
+
+def test_the_global_seed_does_not_matter():
+    torch.manual_seed(1)
+    a = fit_quickly(tiny(dropout=0.1), waves()).predict(waves(), AT)
+    torch.manual_seed(2), np.random.seed(2)
+    assert np.array_equal(fit_quickly(tiny(dropout=0.1), waves()).predict(waves(), AT), a)
+
+
+def test_a_cap_that_does_not_bind_changes_nothing():
+    a = fit_quickly(tiny(steps=4, patience=1.0), waves())
+    b = fit_quickly(tiny(steps=4, patience=1.0, max_minutes=60), waves())
+    assert b.report_.ended == "finished"
+    assert np.array_equal(a.predict(waves(), AT), b.predict(waves(), AT))
+
+
+def test_a_cap_that_binds_says_so():
+    with pytest.warns(CSTWarning, match="max_minutes=.* reached, best weights kept"):
+        model = fit_quickly(tiny(steps=1000, max_minutes=0.2 / 60), waves())
+    assert model.report_.ended == "cap"
+    assert 0 < model.report_.steps < 1000
+    assert "max_minutes" in model.report_.sentence(model)
+    assert np.isfinite(model.predict(waves(), AT)).all()
+
+
+# Choices made from the data
+
+
+def test_noise_and_mu_as_set_or_from_the_data():
+    model = fit_quickly(tiny(), waves())
+    assert model.kernel_ == known_kernel(torch.zeros(1, 1, 1))
+    assert model.noise_ == 0.1
+    assert model.mu_ > 0
+    assert fit_quickly(tiny(noise=0.25, mu=1e-3), waves()).noise_ == 0.25
+    assert fit_quickly(tiny(noise=0.25, mu=1e-3), waves()).mu_ == 1e-3
+    assert fit_quickly(tiny(order=0), waves()).mu_ == 0.0
+    assert fit_quickly(tiny(dummies=0), waves()).mu_ == 0.0
+
+
+def test_mu_balances_noise_and_roughness():
+    """(noise / roughness)^p: with p twice as large, the square; more derivatives are rougher; p = ∞ counts as 1."""
+    model = fit_quickly(tiny(p=2.0), waves(4))  # too few to hold any out
+    batch = model.scaling_.batch(waves(4), torch.float32, torch.device("cpu"))
+    two = balanced_mu(model, batch)
+    assert model.mu_ == pytest.approx(MU_SHARE * two)
+    assert balanced_mu(model.set_params(p=4.0), batch) == pytest.approx(two**2)
+    assert balanced_mu(model.set_params(p=np.inf), batch) == pytest.approx(two**0.5)
+    assert balanced_mu(model.set_params(p=2.0, order=1), batch) > two
+
+
+def test_the_split_is_disjoint_and_fixed():
+    training, held_out = split_samples(20, 0.25, seed=0)
+    assert (len(training), len(held_out)) == (15, 5)
+    assert sorted([*training.tolist(), *held_out.tolist()]) == list(range(20))
+    assert torch.equal(split_samples(20, 0.25, seed=0)[1], held_out)
+    assert split_samples(4, 0.25, seed=0)[0].tolist() == split_samples(4, 0.25, seed=0)[1].tolist()  # too few
+
+
+def test_settings_alone_are_what_training_sees():
+    plain = plain_settings(tiny(order=1, width=np.int64(16)))
+    assert type(plain) is Settings
+    assert (plain.order, type(plain.width)) == (1, int)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pattern": "joint", "hide": 0.0},
+        {"pattern": "joint", "norm": "post", "readout": "plain", "encoding": "linear", "root": True, "p": 3.0},
+        {"attention_kind": "nystrom", "landmarks": 3, "p": np.inf},
+        {"coord_noise": 0.01, "dummy_law": "uniform", "order": 3, "noise": 0.3},
+        {"dummies": 0, "hide": 0.0, "noise": 0.0, "clip": 0.0, "warmup": 0.0, "validation": 0.0},
+        {"mu": "search", "p": 1.0, "dummy_law": "regular", "start": "hermite"},
+    ],
+    ids=str,
+)
+def test_all_kinds_of_settings_train(changes):
+    samples = waves()
+    model = fit_quickly(tiny(**changes), samples)
+    assert model.report_.ended in ("finished", "patience")
+    assert np.isfinite(model.report_.best_score)
+    assert np.isfinite(model.predict(samples, AT)).all()
+
+
+def test_training_makes_it_better():
+    """A sine of random height at 6 points of its own: the trained model beats its linear start in between."""
+    rng = np.random.default_rng(0)
+    t = np.concatenate([np.zeros((60, 1)), np.sort(rng.random((60, 4)), 1), np.ones((60, 1))], 1)
+    height, at = rng.uniform(1, 2, (60, 1)), np.linspace(0, 1, 31)
+    truth = height * np.sin(2 * np.pi * at)
+    samples = Samples(t, height * np.sin(2 * np.pi * t))
+    model = CST.preset("smoke", steps=60, start="linear", noise=0.0, order=0, learning_rate=1e-2, width=32)
+    error = np.abs(fit_quickly(model, samples).predict(samples, at)[..., 0] - truth).mean()
+    lines = [np.interp(at, x, y) for x, y in zip(t, samples.values[..., 0], strict=True)]
+    assert error < 0.4 * np.abs(lines - truth).mean()
+
+
+# Interruption
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_cst_resumed_is_bit_identical_and_refuses_other_data(tmp_path, monkeypatch, optimiser):
+    samples, model = waves(), tiny(steps=8, optimiser=optimiser)
+    whole = fit_quickly(tiny(steps=8, optimiser=optimiser), samples).network_.state_dict()
+    with monkeypatch.context() as patch:
+        calls, loss = [], SobolevObjective.loss
+
+        def interrupted(self, batch, generator):
+            calls.append(0)
+            if len(calls) == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+            return loss(self, batch, generator)
+
+        patch.setattr(SobolevObjective, "loss", interrupted)
+        fit_quickly(model, samples, state=tmp_path / "state")
+    assert (model.report_.ended, model.report_.steps) == ("interrupted", 4)
+    with pytest.raises(CSTError, match="other settings or data"):
+        fit_quickly(tiny(steps=8, optimiser=optimiser), waves(seed=1), state=tmp_path / "state")
+    fit_quickly(model, samples, state=tmp_path / "state")
+    assert same(model.network_.state_dict(), whole)
+
+
+def test_ctrl_c_during_the_search_for_mu_ends_the_fit(monkeypatch):
+    loss = SobolevObjective.loss
+    monkeypatch.setattr(SobolevObjective, "loss", lambda *a: os.kill(os.getpid(), signal.SIGINT) or loss(*a))
+    with pytest.raises(KeyboardInterrupt):
+        fit_quickly(tiny(steps=40, mu="search"), waves())
