@@ -1,4 +1,4 @@
-"""Rivals of CST: one file a family, one contract (`models.model.Model`), one line each in `BASELINES`."""
+"""Rivals of CST. Each family has a file and each rival an entry in `BASELINES`; each is a `models.model.Model`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BASELINES: dict[str, type[Model]] = {
     "switching-median": SwitchingMedian,
     "nlm": NonLocalMeans,
 }
-"""All rivals by name."""
+"""Rivals by the name that the command line uses."""
 
 __all__ = [
     "BASELINES",

@@ -1,8 +1,9 @@
-"""The paper's Transformer: the same network as CST, trained by masking as BERT is.
+"""The paper's Transformer: the network of CST, trained with the masking of BERT (Devlin et al. 2019).
 
-Each step picks 30 % of a sample's points. Of these 80 % get a constant in place of their value, 10 % that of
-another random point, and 10 % stay; the loss is the squared error at the picked points. There are no dummy
-points, no interpolated start and no Sobolev term: what the network knows of a masked point is its coordinate.
+Each training step picks 30 % of a sample's points. Of the picked points, 80 % are masked: a constant replaces their
+value. Another 10 % get the value of a random other point, and 10 % keep their own. The loss is the squared error at the
+picked points. There are no dummy points, no start and no Sobolev term: all that the network knows of a masked point is
+its coordinate.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from cstformer.baselines.interpolation import CubicSpline, LinearInterpolation
@@ -28,12 +29,12 @@ from cstformer.training.losses import data_term
 from cstformer.training.objective import TOKENS_PER_STEP
 from cstformer.training.settings import PRESETS, NetworkSettings, TrainingSettings, setting, setting_fields
 
-TO_CONSTANT, TO_OTHER = 0.8, 0.1  # fates of a picked point; the remaining tenth stays as it is
-TOKENS_PER_PASS = 2**15  # tokens of one pass when predicting: bounds the memory
+MASKED, REPLACED = 0.8, 0.1  # shares of the picked points; the remaining tenth keeps its value
+TOKENS_PER_PASS = 2**15  # tokens of one pass without gradients: bounds the memory
 
 
 def _presets() -> dict[str, dict[str, Any]]:
-    """The presets of CST, without the settings that only CST has."""
+    """The presets of CST, reduced to the settings of this model."""
     known = {*setting_fields(NetworkSettings), *setting_fields(TrainingSettings)}
     return {name: {k: v for k, v in changes.items() if k in known} for name, changes in PRESETS.items()}
 
@@ -44,11 +45,11 @@ class BertTransformer(NetworkSettings, NeuralBaseline):
 
     With ``augmentation`` > 0 it is the paper's control, the Transformer with Gaussian augmentation.
 
-    At prediction the observed points keep their values and a query has the constant and its coordinate. Each
-    query is asked alone: attention is joint, so hundreds of queries at once would drown ten points in
-    constants, which no training step ever showed. That is the fairer choice towards this rival, and makes an
-    answer independent of the other queries. ``together`` asks several at once where one sequence per query
-    costs too much (patches of frames).
+    At prediction a query is a masked point: it carries the constant and its coordinate. Attention is joint, so hundreds
+    of queries in one sequence would outnumber ten observed points with constants, which no training step shows. By
+    default each query therefore gets a sequence of its own. This favours the rival, and it makes an answer independent
+    of the other queries. ``together`` puts several queries into one sequence where one sequence per query costs too
+    much (patches of frames).
     """
 
     name: ClassVar[str] = "transformer"
@@ -56,45 +57,50 @@ class BertTransformer(NetworkSettings, NeuralBaseline):
     presets: ClassVar[dict[str, dict[str, Any]]] = _presets()
 
     pattern: str = setting("joint", "who reads whom: all tokens attend to all", ("joint",))
+    optimiser: str = setting(
+        "auto", "muon: orthogonalised steps for the matrices of the blocks; auto: adamw", ("auto", "adamw", "muon")
+    )
     readout: str = setting("plain", "plain: decoder alone; skip: A·token value + decoder", ("plain", "skip"))
     picked: float = setting(0.3, "fraction of a sample's points picked per step", low=0.01, high=0.95)
     mask_constant: float = setting(0.5, "value of masked points and of queries, in standardised units")
-    augmentation: float = setting(0.0, "sd of the noise on values while training, standardised units", low=0)
-    together: int = setting(1, "queries asked in one sequence", low=1)
+    augmentation: float = setting(0.0, "sd of the noise on values in training, in standardised units", low=0)
+    together: int = setting(1, "queries in one sequence", low=1)
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings) if name != "optimiser"}
         network = ContinuousTransformer(Architecture(d=d, c=c, **sizes))
-        network.fit_axes(self.kind_.periods)  # as CST: the opposite edge of a periodic frame is near
+        network.fit_axes(self.kind_.periods)  # as in CST, opposite edges of a periodic frame are neighbours
         return network
 
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:
-        points = seen = batch
-        picked = pick_points(points.exists, self.picked, generator)
-        if self.augmentation > 0:  # on what the network sees, never on its target
-            noise = torch.randn(points.values.shape, generator=generator, dtype=torch.float64)
-            noisy = points.values + self.augmentation * noise.to(points.values)
-            seen = batch.replace(values=noisy)
-        return self._error(disguise(seen, picked, self.mask_constant, generator), points, picked)
+        picked = pick_points(batch.exists, self.picked, generator)
+        context = batch
+        if self.augmentation > 0:  # on the input only, never on the targets
+            noise = torch.randn(batch.values.shape, generator=generator, dtype=torch.float64).to(batch.values)
+            context = batch.replace(values=batch.values + self.augmentation * noise)
+        return self._error(mask_points(context, picked, self.mask_constant, generator), batch, picked)
 
-    def _error(self, shown: Batch, points: Batch, picked: Tensor) -> Tensor:
+    def _error(self, context: Batch, truth: Batch, picked: Bool[Tensor, "B n"]) -> Tensor:
         """Mean squared error at the observed channels of the picked points."""
-        no_queries = (series.constant(x[:, :0]) for x in (points.coords, points.values))
-        answers, _ = self.network_(shown, *no_queries)
-        return data_term(answers, points.values, points.observed & picked[..., None], 2.0)
+        return data_term(self._at_points(context), truth.values, truth.observed & picked[..., None], 2.0)
+
+    def _at_points(self, context: Batch) -> Float[Tensor, "B n c"]:
+        """Output of the network at the tokens of its context, without any queries."""
+        no_queries = (series.constant(x[:, :0]) for x in (context.coords, context.values))
+        return self.network_(context, *no_queries)[0]
 
     def _validation(self, held_out: Batch) -> Callable[[], float]:
-        """Error on fixed picked points, all of them constants: nothing to copy, as at prediction."""
+        """Error at fixed picked points. All of them are masked, as queries are at prediction."""
         generator = torch.Generator().manual_seed(self.seed)
         count, n = held_out.exists.shape
         points = held_out[torch.arange(count).repeat(validation_patterns(count, n, TOKENS_PER_STEP))]
         picked = pick_points(points.exists, self.picked, generator)
-        shown = disguise(points, picked, self.mask_constant, generator, shares=(1.0, 0.0))
+        masked = mask_points(points, picked, self.mask_constant, generator, shares=(1.0, 0.0))
         indices = as_batches(len(picked), TOKENS_PER_PASS // picked.shape[1])
 
         @torch.no_grad()
         def score() -> float:
-            errors = [float(self._error(shown[i], points[i], picked[i])) for i in indices]
+            errors = [float(self._error(masked[i], points[i], picked[i])) for i in indices]
             return float(np.average(errors, weights=[len(i) for i in indices]))
 
         return score
@@ -105,15 +111,16 @@ class BertTransformer(NetworkSettings, NeuralBaseline):
         x = torch.as_tensor(self.scaling_.coords(queries)).to(data.coords)
         batch, m, _ = x.shape
         size = min(self.together, m)
-        order = torch.arange(-(-m // size) * size).reshape(-1, size)  # one row a sequence, the last filled up
-        exists = (order < m).to(x.device)
-        row = torch.arange(batch).repeat_interleave(len(order))
-        column = torch.arange(len(order)).repeat(batch)
+        groups = torch.arange(-(-m // size) * size).reshape(-1, size)  # query numbers (groups, size), the last padded
+        exists = (groups < m).to(x.device)
+        # One sequence for each sample and group of queries.
+        sample = torch.arange(batch).repeat_interleave(len(groups))
+        group = torch.arange(len(groups)).repeat(batch)
         answers = []
-        for index in as_batches(len(row), TOKENS_PER_PASS // (context.n + size)):
-            at = x[row[index, None], order[column[index]].clamp_max(m - 1)]  # (sequences, size, d)
+        for index in as_batches(len(sample), TOKENS_PER_PASS // (context.n + size)):
+            at = x[sample[index, None], groups[group[index]].clamp_max(m - 1)]  # (sequences, size, d)
             constant = series.constant(at.new_full((*at.shape[:2], context.c), self.mask_constant))
-            points, real = data[row[index]], exists[column[index]]
+            points, real = data[sample[index]], exists[group[index]]
             answers.append(self.network_(points, series.constant(at), constant, exists=real)[1].value)
         y = torch.cat(answers).reshape(batch, -1, context.c)[:, :m]
         return self.scaling_.values(y.cpu().double().numpy())
@@ -121,7 +128,7 @@ class BertTransformer(NetworkSettings, NeuralBaseline):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TransformerLinear(BertTransformer):
-    """The Transformer's output at the given points, interpolated linearly: the paper's "Linear" of Navier–Stokes."""
+    """The Transformer's output at the observed points, interpolated linearly: "Linear" in the paper's Navier–Stokes."""
 
     name: ClassVar[str] = "transformer-linear"
     label: ClassVar[str] = "Transformer + linear"
@@ -129,7 +136,7 @@ class TransformerLinear(BertTransformer):
 
     @classmethod
     def of(cls, trained: BertTransformer) -> Self:
-        """Take the network of another one that is fitted: one training serves all ways between the points."""
+        """Make a fitted model that shares the network of ``trained``, so that one training serves several rows."""
         trained._fitted()
         model = cls(**trained.settings())
         model.__dict__.update(trained.__dict__)
@@ -138,21 +145,17 @@ class TransformerLinear(BertTransformer):
     @torch.no_grad()
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         data = self._batch(context)
-        outputs = []
-        for index in as_batches(len(data), TOKENS_PER_PASS // context.n):
-            points = data[index]
-            no_queries = (series.constant(x[:, :0]) for x in (points.coords, points.values))
-            outputs.append(self.network_(points, *no_queries)[0])
+        outputs = [self._at_points(data[i]) for i in as_batches(len(data), TOKENS_PER_PASS // context.n)]
         values = self.scaling_.values(torch.cat(outputs).cpu().double().numpy())
-        given = Samples(context.coords, values, context.point_observed, layout=context.layout)
+        knots = Samples(context.coords, values, context.point_observed, layout=context.layout)
         curve = self.curve()
         curve.kind_ = self.kind_
-        return curve._predict(given, queries)
+        return curve._predict(knots, queries)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TransformerSpline(TransformerLinear):
-    """The same by a cubic spline: the paper's "Spline" of Navier–Stokes."""
+    """The same with a cubic spline: "Spline" in the paper's Navier–Stokes."""
 
     name: ClassVar[str] = "transformer-spline"
     label: ClassVar[str] = "Transformer + spline"
@@ -160,9 +163,9 @@ class TransformerSpline(TransformerLinear):
 
 
 def pick_points(exists: Bool[Tensor, "B n"], fraction: float, generator: Generator) -> Bool[Tensor, "B n"]:
-    """Pick a random ``fraction`` of each sample's points: at least one, never all of two or more.
+    """Pick a random ``fraction`` of each sample's points: at least one, and not all where there are two or more.
 
-    A count that is no integer is rounded up or down at random, so that the mean is right for any n.
+    The number of picked points is rounded up or down at random, so that its mean is ``fraction`` · n for any n.
     """
     count = exists.sum(1, keepdim=True)
     chance = torch.rand(len(exists), 1, generator=generator, dtype=torch.float64).to(exists.device)
@@ -173,29 +176,29 @@ def pick_points(exists: Bool[Tensor, "B n"], fraction: float, generator: Generat
     return (rank < wanted) & exists
 
 
-def disguise(
+def mask_points(
     points: Batch,
     picked: Bool[Tensor, "B n"],
     constant: float,
     generator: Generator,
-    shares: tuple[float, float] = (TO_CONSTANT, TO_OTHER),
+    shares: tuple[float, float] = (MASKED, REPLACED),
 ) -> Batch:
-    """Make what the network sees: picked points become the constant, another point's value, or stay.
+    """Mask some of the picked points, replace others by random points, and leave the rest as they are.
 
-    A constant fills every channel, also unobserved ones, exactly as a query does; another point brings its
-    missing channels along.
+    ``shares`` are the probabilities of masking and of replacing. A masked point carries the constant in every channel,
+    unobserved ones included, as a query does. A replaced point takes over the observed channels of the other point.
     """
-    fate = torch.rand(picked.shape, generator=generator).to(picked.device)
-    to_constant = (picked & (fate < shares[0]))[..., None]
-    to_other = (picked & (fate >= shares[0]) & (fate < sum(shares)))[..., None]
+    chance = torch.rand(picked.shape, generator=generator).to(picked.device)
+    masked = (picked & (chance < shares[0]))[..., None]
+    replaced = (picked & (chance >= shares[0]) & (chance < sum(shares)))[..., None]
     other = _random_points(points.exists, generator)
-    values = torch.where(to_other, points.values[other], points.values)
-    observed = torch.where(to_other, points.observed[other], points.observed)
-    return points.replace(values=values.masked_fill(to_constant, constant), observed=observed | to_constant)
+    values = torch.where(replaced, points.values[other], points.values)
+    observed = torch.where(replaced, points.observed[other], points.observed)
+    return points.replace(values=values.masked_fill(masked, constant), observed=observed | masked)
 
 
 def _random_points(exists: Bool[Tensor, "B n"], generator: Generator) -> tuple[Tensor, Tensor]:
-    """Draw an existing point of a random sample for each place: sample and point numbers, (B, n) each."""
+    """For each point draw a random sample and an existing point of it: sample and point numbers, (B, n) each."""
     sample = torch.randint(len(exists), exists.shape, generator=generator).to(exists.device)
     chance = torch.rand(exists.shape, generator=generator, dtype=torch.float64).to(exists.device)
     number = (chance * exists.sum(1)[sample]).long()

@@ -1,4 +1,4 @@
-"""The Transformer with BERT masking: who is picked, what becomes of it, and what the loss sees."""
+"""The Transformer with BERT masking: which points are picked, what becomes of them, and what enters the loss."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,10 @@ from scipy.interpolate import CubicSpline, interp1d
 from torch import nn
 
 from cstformer.baselines import BASELINES, BertTransformer
-from cstformer.baselines.bert import disguise, pick_points
+from cstformer.baselines.bert import mask_points, pick_points
 from cstformer.data.batch import Batch
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.models.cst import CST
 from cstformer.starts.kinds import unfitted_kind
 from cstformer.taylor.series import constant
 
@@ -56,7 +55,7 @@ def test_thirty_percent_are_picked(n):
 def test_fates_of_picked_points():
     p = points(batch=4000)
     picked = pick_points(p.exists, 0.3, generator(1))
-    shown = disguise(p, picked, 0.5, generator(2))
+    shown = mask_points(p, picked, 0.5, generator(2))
     assert torch.equal(shown.coords, p.coords)
     assert torch.equal(shown.exists, p.exists)  # nothing appears, nothing vanishes
     same = (shown.values == p.values).all(-1) & (shown.observed == p.observed).all(-1)
@@ -76,7 +75,7 @@ def test_replacements_come_from_all_samples_and_points():
     p = Batch(p.coords, torch.arange(12.0).reshape(3, 4, 1), torch.ones(3, 4, 1, dtype=torch.bool))
     p.observed[1, 2:] = False
     everyone = p.exists
-    seen = [disguise(p, everyone, 0.5, generator(s), shares=(0.0, 1.0)).values[everyone] for s in range(300)]
+    seen = [mask_points(p, everyone, 0.5, generator(s), shares=(0.0, 1.0)).values[everyone] for s in range(300)]
     values, counts = torch.cat(seen).unique(return_counts=True)
     assert values.tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11]  # 6 and 7 do not exist
     share = counts / counts.sum()
@@ -149,7 +148,7 @@ def test_a_query_is_a_masked_point(fitted):
     batch = fitted._batch(s)
     mask = torch.zeros(4, 8, dtype=torch.bool)
     mask[:, 3] = True
-    shown = disguise(batch, mask, fitted.mask_constant, generator(0), shares=(1.0, 0.0))
+    shown = mask_points(batch, mask, fitted.mask_constant, generator(0), shares=(1.0, 0.0))
     with torch.no_grad():
         answers, _ = fitted.network_(shown, constant(batch.coords[:, :0]), constant(batch.values[:, :0]))
     expected = fitted.scaling_.values(answers[:, 3].double().numpy())
@@ -185,14 +184,6 @@ def test_paper_preset_has_the_papers_size():
     assert (a.width, a.layers, a.heads, a.feedforward, a.norm) == (32, 4, 4, 3072, "post")
     assert (a.pattern, a.encoding, a.readout) == ("joint", "linear", "plain")
     assert (model.picked, model.mask_constant) == (0.3, 0.5)
-
-
-@pytest.mark.parametrize("name", ["order", "dummies", "start", "hide", "noise"])
-def test_settings_of_cst_that_mean_nothing_here_are_refused(name):
-    assert name in CST().settings()
-    with pytest.raises(CSTError, match=f"unknown setting of BertTransformer '{name}'"):
-        BertTransformer(**{name: 0})
-    assert name not in BertTransformer().settings()
 
 
 def test_a_device_that_is_not_here(fitted, tmp_path, monkeypatch):
