@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_models import fit_quickly, wave_model, waves
 
-import cstformer.models.cst
 from cstformer import CST, CSTWarning
 from cstformer.data.batch import split_samples
-from cstformer.training.loop import batch_indices
+from cstformer.models import reader
 from cstformer.training.objective import SobolevObjective
+from cstformer.training.schedule import batch_indices
 
 AT = np.linspace(2.2, 4.8, 9)
 
@@ -99,11 +99,11 @@ def in_one_pass(precision: str) -> list[np.ndarray]:
 def test_sizes_of_batches_and_chunks_do_not_matter(tokens, count, precision):
     """All samples and queries at once, or in pieces of any size: the same answers to 1e-5, or to rounding."""
     whole = in_one_pass(precision)
-    usual = cstformer.models.cst.TOKENS_PER_PASS
-    cstformer.models.cst.TOKENS_PER_PASS = tokens
+    usual = reader.TOKENS_PER_PASS
+    reader.TOKENS_PER_PASS = tokens
     try:
         pieces = wave_model(precision=precision).derivatives(waves(66)[:count], AT, [(0,), (1,)])
     finally:
-        cstformer.models.cst.TOKENS_PER_PASS = usual
+        reader.TOKENS_PER_PASS = usual
     for a, b in zip(whole, pieces, strict=True):
         assert np.abs(a[:count] - b).max() < (1e-5 if precision == "float32" else 1e-12) * np.abs(a).max()

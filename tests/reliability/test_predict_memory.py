@@ -6,8 +6,8 @@ import torch
 from processes import starved
 from small_models import wave_model, waves
 
-import cstformer.models.cst
 from cstformer import CST, CSTError, Samples
+from cstformer.models import reader
 from cstformer.network.transformer import ContinuousTransformer
 
 FAILURES = {
@@ -75,10 +75,10 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
 def predict(folder, count: int) -> tuple[np.ndarray, int]:
     """Answers, and how often memory ran out on the way."""
     asked = []
-    honest = cstformer.models.cst.is_out_of_memory
-    cstformer.models.cst.is_out_of_memory = lambda error: asked.append(str(error)) or honest(error)
+    honest = reader.is_out_of_memory
+    reader.is_out_of_memory = lambda error: asked.append(str(error)) or honest(error)
     answer = CST.load(folder).predict(waves(1), np.linspace(2.1, 4.9, count))
-    cstformer.models.cst.is_out_of_memory = honest
+    reader.is_out_of_memory = honest
     return answer, len(asked)
 
 

@@ -53,11 +53,7 @@ def test_ctrl_c_before_training_leaves_nothing(whole, tmp_path):
 
 def _interrupted_early(curves, folder) -> None:
     import processes
+    from small_models import patched_kernel
 
-    import cstformer.models.cst
-
-    def search(*_):
-        os.kill(os.getpid(), signal.SIGINT)
-
-    cstformer.models.cst.fit_kernel = search
-    processes._command(["fit", str(curves), *FIT, str(folder / "model")], folder / "log", 0.0, 0.0)
+    with patched_kernel(lambda *_: os.kill(os.getpid(), signal.SIGINT)):
+        processes._command(["fit", str(curves), *FIT, str(folder / "model")], folder / "log", 0.0, 0.0)
