@@ -1,8 +1,8 @@
-"""Rivals without training for movies: copy the input, median filters, non-local means.
+"""Rivals for movies that need no training: copy the input, median filters, non-local means.
 
-Each makes a frame at every given time; between them frames are interpolated linearly in time, except that
-`CopyInput` takes the nearest. A pixel that was not observed counts for nothing in a median; what has no observed
-neighbour, and what copying lacks, is the pixel's mean over the sample's other frames.
+Each filters the frames of the context. Between them frames are interpolated linearly in time; `CopyInput` takes the
+nearest frame instead. Medians ignore unobserved pixels. A pixel that a filter leaves undefined gets its mean over the
+frames of the sample.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Movie = Float[np.ndarray, "T H W C"]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FrameFilter(Model):
-    """A filter of whole movies in standardised units, NaN where a pixel was not observed."""
+    """A filter of whole movies (T, H, W, C) in standardised units, NaN where a pixel was not observed."""
 
     frames_only: ClassVar[bool] = True
 
     @abstractmethod
     def _filter(self, movie: Movie) -> Movie:
-        """Make the frames at the given times; what is NaN here is filled in afterwards."""
+        """Filtered frames at the same times, of the same shape; NaN in the result is filled in afterwards."""
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         pass
@@ -51,18 +51,19 @@ class FrameFilter(Model):
             frames = TimeSeries.of(data[torch.tensor([i])], self.kind_)
             seen = frames.observed[0].numpy()
             movie = np.where(seen, frames.values[0].numpy(), np.nan)
-            made = torch.as_tensor(_fill(self._filter(movie), movie))[None]
-            network = functools.partial(self._between, made)
+            filtered = torch.as_tensor(_fill(self._filter(movie), movie))[None]
+            network = functools.partial(self._between, filtered)
             rows.append(answer(network, frames, at[i : i + 1], self.kind_))
         return self.scaling_.values(torch.cat(rows).numpy())
 
-    def _between(self, made: Tensor, frames: TimeSeries, at: Tensor) -> Tensor:
-        return between("linear", frames, made, at)
+    def _between(self, filtered: Tensor, frames: TimeSeries, at: Tensor) -> Tensor:
+        """Interpolate filtered frames (1, T, H, W, C) at times (1, M)."""
+        return between("linear", frames, filtered, at)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CopyInput(FrameFilter):
-    """The given frame nearest in time, as it is."""
+    """The context frame nearest in time, unchanged."""
 
     name: ClassVar[str] = "copy"
     label: ClassVar[str] = "Copy input"
@@ -70,14 +71,14 @@ class CopyInput(FrameFilter):
     def _filter(self, movie: Movie) -> Movie:
         return movie
 
-    def _between(self, made: Tensor, frames: TimeSeries, at: Tensor) -> Tensor:
-        nearest = (frames.times[:, None] - at[..., None]).abs().argmin(-1)  # (1, M); of two the earlier
-        return made[torch.zeros_like(nearest), nearest]
+    def _between(self, filtered: Tensor, frames: TimeSeries, at: Tensor) -> Tensor:
+        nearest = (frames.times[:, None] - at[..., None]).abs().argmin(-1)  # (1, M); the earlier one in a tie
+        return filtered[torch.zeros_like(nearest), nearest]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MedianFilter(FrameFilter):
-    """Median of the 3 × 3 × 3 observed neighbours in frame number, row and column; fewer at the edges."""
+    """Median over windows of 3 frames × 3 rows × 3 columns, cropped at the edges; see `median_filter`."""
 
     name: ClassVar[str] = "median"
     label: ClassVar[str] = "Median filter"
@@ -88,12 +89,14 @@ class MedianFilter(FrameFilter):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SwitchingMedian(FrameFilter):
-    """Keeps pixels close to the median of their neighbours and replaces the others by it."""
+    """Replace pixels that are far from the median of their neighbourhood by that median, and keep the others."""
 
     name: ClassVar[str] = "switching-median"
     label: ClassVar[str] = "Switching median"
 
-    threshold: float = setting(0.25, "largest distance from the median at which a pixel is kept, in sd", low=0)
+    threshold: float = setting(
+        0.25, "keep a pixel that is at most this far from the median, in units of the values' sd", low=0
+    )
 
     def _filter(self, movie: Movie) -> Movie:
         median = median_filter(movie)
@@ -104,16 +107,16 @@ class SwitchingMedian(FrameFilter):
 class NonLocalMeans(FrameFilter):
     """Non-local means over space and time (Buades et al. 2005), by scikit-image.
 
-    The noise is estimated on the training frames by `pixel_noise`. Missing pixels are refused: they would be
+    `pixel_noise` estimates the noise from the training frames. Missing pixels are refused, because they would be
     averaged into every similar patch.
     """
 
     name: ClassVar[str] = "nlm"
     label: ClassVar[str] = "Non-local means"
 
-    strength: float = setting(0.8, "width of the weights over the noise", low=0.01)
+    strength: float = setting(0.8, "width of the weights, as a multiple of the noise", low=0.01)
     patch_size: int = setting(3, "side of the compared patches, in pixels and frames", low=1)
-    distance: int = setting(3, "how far away patches are looked for, in pixels and frames", low=1)
+    distance: int = setting(3, "largest distance of compared patches, in pixels and frames", low=1)
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         _scikit_image()
@@ -129,10 +132,10 @@ class NonLocalMeans(FrameFilter):
             raise CSTError("NonLocalMeans cannot use missing pixels; fill them first or use median, which can")
         noise = max(self.noise_, 1e-6)
         sizes = {"patch_size": self.patch_size, "patch_distance": self.distance}
-        made = _scikit_image().denoise_nl_means(
+        filtered = _scikit_image().denoise_nl_means(
             movie, h=self.strength * noise, sigma=noise, fast_mode=True, channel_axis=-1, **sizes
         )
-        return made.reshape(movie.shape)  # scikit-image drops the axis of a single channel
+        return filtered.reshape(movie.shape)  # scikit-image drops the axis of a single channel
 
     def _description(self) -> dict[str, Any]:
         return {"noise": self.noise_}
@@ -142,7 +145,7 @@ class NonLocalMeans(FrameFilter):
 
 
 def median_filter(movie: Movie) -> Movie:
-    """Median of the observed ones among 27 neighbours; NaN where there is none.
+    """Median of the observed pixels in each 3 × 3 × 3 neighbourhood (frames, rows, columns); NaN if there are none.
 
     >>> movie = np.array([1.0, 9.0, np.nan, 2.0]).reshape(1, 1, 4, 1)
     >>> median_filter(movie).ravel().tolist()
@@ -152,17 +155,17 @@ def median_filter(movie: Movie) -> Movie:
     padded = np.pad(movie, ((1, 1), (1, 1), (1, 1), (0, 0)), constant_values=np.nan)
     shifts = itertools.product(range(3), repeat=3)
     around = np.stack([padded[a : a + length, b : b + height, c : c + width] for a, b, c in shifts])
-    around.sort(axis=0)  # NaN last
+    around.sort(axis=0)  # (27, T, H, W, C), NaN last
     count = (~np.isnan(around)).sum(axis=0, keepdims=True)
     middle = [np.take_along_axis(around, k, axis=0)[0] for k in (np.maximum(count - 1, 0) // 2, count // 2)]
     return (middle[0] + middle[1]) / 2
 
 
-def _fill(made: Movie, given: Movie) -> Movie:
-    """Put the mean of a pixel over the given frames where nothing was made, else 0, the mean of all."""
-    seen = ~np.isnan(given)
-    mean = np.where(seen, given, 0.0).sum(0) / np.maximum(seen.sum(0), 1)
-    return np.where(np.isnan(made), mean, made)
+def _fill(filtered: Movie, movie: Movie) -> Movie:
+    """Replace NaN by the pixel's mean over the observed frames of ``movie``, or by 0 where there are none."""
+    seen = ~np.isnan(movie)
+    mean = np.where(seen, movie, 0.0).sum(0) / np.maximum(seen.sum(0), 1)
+    return np.where(np.isnan(filtered), mean, filtered)
 
 
 def _scikit_image() -> Any:

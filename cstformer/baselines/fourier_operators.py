@@ -1,17 +1,17 @@
-"""Fourier neural operators (Li et al. 2021) on neuraloperator's layers: FNO2D and FNO3D.
+"""Fourier neural operators (Li et al. 2021), FNO2D and FNO3D, built from the layers of neuraloperator.
 
-FNO2D forecasts: it maps a window of earlier frames, and how far ahead of each of them the answer lies, to one frame.
-FNO3D maps a whole movie to a movie, with Fourier modes along time too. That needs a regular grid in time:
+FNO2D is a forecaster: it maps a window of earlier frames, and the time from each of them to the query, to one frame.
+FNO3D maps a whole movie to a movie, with Fourier modes along time too. Its time axis needs a regular grid:
 
-- ``index`` puts frame after frame on the grid, whatever their times, which are only a channel. Irregular sampling
-  then looks like distorted dynamics; the paper blames FNO3D's failure on it.
-- ``regular`` first resamples the frames linearly onto a regular grid over the time domain: the fair way.
+- ``resample="index"`` puts frame i at grid point i and gives its time as a channel. Irregular sampling then looks like
+  distorted dynamics, which is how the paper explains the failure of FNO3D.
+- ``resample="regular"`` first resamples the frames linearly onto a regular grid over the time domain. This is the
+  fairer choice, and the default.
 
-With ``skip`` both give the change to a frame that they are given (FNO2D to the last of the window, FNO3D to each) and
-begin at no change: a few minutes of training then begin where copying ends. The published operators have no skip.
+With ``skip`` both predict the change to a context frame (FNO2D to the last of the window, FNO3D to each) and start at
+zero change, so that training starts from copying. The published operators have no skip.
 
-Pixels are numbered from 0 to 1 along rows and columns, in channels of their own, and the picture is treated as
-periodic, as Fourier layers do.
+Rows and columns are channels as well, from 0 to 1. Fourier layers treat the frame as periodic.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from cstformer.training.settings import setting
 
 
 class ComplexWeight(nn.Module):
-    """A complex tensor kept as pairs of real numbers.
+    """A complex tensor stored as pairs of real numbers.
 
-    So it is counted as two numbers per weight, averaged, saved and cast as every other parameter; a cast of a complex
-    parameter to float32 would drop its imaginary part.
+    It is counted (two numbers per weight), averaged, saved and cast as any other parameter. Casting a complex parameter
+    to float32 would drop its imaginary part.
     """
 
     def __init__(self, tensor: Tensor):
@@ -46,17 +46,17 @@ class ComplexWeight(nn.Module):
 
 
 class FourierOperator(nn.Module):
-    """Functions on a grid to functions on the same grid: lift, Fourier layers, project.
+    """Maps functions on a grid to functions on the same grid: lift, Fourier layers, project.
 
     Parameters
     ----------
-    inputs, outputs : channels; one channel per grid axis is added, its coordinate from 0 to 1.
-    axes : grid axes.
-    modes : Fourier modes kept on either side of 0 along each axis.
-    hidden : channels of the Fourier layers.
-    layers : Fourier layers.
-    projection : hidden channels of the last step.
-    mixing : whether a small network mixes the channels after each layer (the paper's FNO3D).
+    inputs, outputs : number of channels; a channel per grid axis, its coordinate from 0 to 1, is added to the inputs
+    axes : number of grid axes
+    modes : Fourier modes on either side of 0 along each axis
+    hidden : channels of the Fourier layers
+    layers : number of Fourier layers
+    projection : hidden channels of the projection
+    mixing : whether a small network mixes the channels after each layer, as in the paper's FNO3D
     """
 
     def __init__(
@@ -72,34 +72,34 @@ class FourierOperator(nn.Module):
         mixing: bool,
     ):
         super().__init__()
-        with warnings.catch_warnings():  # the package changes the filters of the whole process
+        with warnings.catch_warnings():  # importing neuraloperator changes the filters of the whole process
             try:
                 from neuralop.models import FNO
             except ImportError:
                 raise CSTError('FNO needs neuraloperator; install it by pip install "cstformer[rivals]"') from None
         whole = FNO(
-            # The package counts the modes on both sides of 0, and halves the last axis itself.
+            # neuraloperator counts the modes on both sides of 0, and halves those of the last axis itself.
             n_modes=(2 * modes,) * (axes - 1) + (2 * modes - 1,),
             in_channels=inputs + axes,
             out_channels=outputs,
             hidden_channels=hidden,
             n_layers=layers,
             lifting_channel_ratio=0,
-            projection_channel_ratio=(projection + 0.5) / hidden,  # which is rounded down
+            projection_channel_ratio=(projection + 0.5) / hidden,  # neuraloperator rounds the product down
             use_channel_mlp=mixing,
             channel_mlp_expansion=1.0,
             positional_embedding=None,
         )
         for convolution in whole.fno_blocks.convs:
             convolution.weight = ComplexWeight(convolution.weight.to_tensor())
-        # The parts, since the whole puts more than tensors into its state.
+        # Keep the parts only: the state of the whole module holds more than tensors.
         self.lift, self.blocks, self.project = whole.lifting, whole.fno_blocks, whole.projection
         self.layers = layers
 
     def forward(self, x: Float[Tensor, "B inputs *grid"]) -> Float[Tensor, "B outputs *grid"]:
         """Map a batch of functions."""
         sizes = x.shape[2:]
-        # The package misplaces the modes of an axis of odd size, the last axis excepted: repeat such an edge.
+        # neuraloperator misplaces the modes of axes of odd size, except the last: pad them by their edge.
         odd = [n % 2 for n in sizes[:-1]] + [0]
         if any(odd):
             x = F.pad(x, [width for one in reversed(odd) for width in (0, one)], mode="replicate")
@@ -112,13 +112,13 @@ class FourierOperator(nn.Module):
         return self.project(x)[(..., *(slice(n) for n in sizes))]
 
     def begin_at_zero(self) -> None:
-        """Answer with zero until trained."""
+        """Zero the last layer, so that the untrained operator returns 0."""
         nn.init.zeros_(self.project.fcs[-1].weight)
         nn.init.zeros_(self.project.fcs[-1].bias)
 
 
 class FrameForecaster(Forecaster):
-    """FNO2D's network: a window of frames, what was observed and how long ago each was, to one frame."""
+    """Network of FNO2D. Its input channels are the frames of a window, their masks, and the time since each frame."""
 
     def __init__(self, channels: int, window: int, mask: bool, skip: bool = False, **sizes: Any):
         super().__init__()
@@ -128,16 +128,17 @@ class FrameForecaster(Forecaster):
             self.operator.begin_at_zero()
 
     def forecast(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N H W C"]:
-        """Give the frame that lies ``ahead`` of each of the given ones."""
+        """Predict the frame that is ``ahead`` of each frame of the window by this time."""
         x = past.channels(self.mask, ahead)  # (N, window, H, W, channels)
         y = self.operator(x.permute(0, 1, 4, 2, 3).flatten(1, 2)).permute(0, 2, 3, 1)
         return past.values[:, -1] + y if self.skip else y
 
 
 class MovieOperator(Reconstructor):
-    """FNO3D's network: all frames and their times on a grid of ``slots`` in time, to frames.
+    """Network of FNO3D. It maps all frames and their times, on a time grid of ``slots`` points, to frames.
 
-    ``padding`` of the slots stay empty, so that the end of the movie does not run into its beginning.
+    The last ``padding`` grid points stay empty, so that the periodic layers do not connect the end of the movie with
+    its beginning.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class MovieOperator(Reconstructor):
             self.operator.begin_at_zero()
 
     def reconstruct(self, frames: TimeSeries) -> Float[Tensor, "B T H W C"]:
-        """Frame i goes to slot i, its time into a channel."""
+        """Put frame i at grid point i and its time into a channel, then apply the operator."""
         count, places = frames.times.shape[1], self.slots - self.padding
         if count > places:
             raise CSTError(
@@ -163,13 +164,16 @@ class MovieOperator(Reconstructor):
         return frames.values + y if self.skip else y
 
     def forward(self, frames: TimeSeries, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M H W C"]:
-        """Reconstruct at the given times or, if ``regular``, on the regular grid; interpolate linearly in time."""
+        """Reconstruct at the times of the frames, or on the regular grid, and interpolate linearly in time."""
         if self.resample == "regular":
             frames = self.regular(frames)
         return super().forward(frames, at)
 
     def regular(self, frames: TimeSeries) -> TimeSeries:
-        """Resample the observed values linearly onto a regular grid over [0, 1]."""
+        """Resample the observed values linearly onto a regular grid over [0, 1].
+
+        Interpolating the mask too gives the weight of the observed values; dividing by it ignores the others.
+        """
         grid = torch.linspace(0, 1, self.slots - self.padding, device=frames.times.device).to(frames.times)
         grid = grid.expand(len(frames), -1)
         share = between("linear", frames, frames.observed.to(frames.values), grid)
@@ -180,13 +184,13 @@ class MovieOperator(Reconstructor):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _FourierOperator(SequenceBaseline):
-    """Settings of both. Complex weights count as two numbers each, as in the paper's table."""
+    """Settings of both operators. Complex weights count as two numbers each, as in the paper's table."""
 
     frames_only: ClassVar[bool] = True
 
     hidden: int = setting(20, "channels of the Fourier layers (their width)", low=1)
     layers: int = setting(4, "Fourier layers", low=1)
-    skip: bool = setting(True, "give the change to a given frame, and begin at none")
+    skip: bool = setting(True, "predict the change to a context frame, starting at zero change")
 
     def _operator(self, mixing: bool) -> dict[str, Any]:
         names = ("modes", "hidden", "layers", "projection")
@@ -223,9 +227,9 @@ class FNO2D(_FourierOperator):
     }
 
     modes: int = setting(12, "Fourier modes on either side of 0, along rows and columns", low=1)
-    projection: int = setting(128, "hidden channels of the last step", low=1)
-    window: int = setting(4, "earlier frames that an answer is made from", low=1)
-    targets: int = setting(4, "random frames of a sample that a step asks for; 0: all", low=0)
+    projection: int = setting(128, "hidden channels of the projection", low=1)
+    window: int = setting(4, "earlier frames that a prediction is made from", low=1)
+    targets: int = setting(4, "random frames of a sample in the loss of a step; 0: all", low=0)
 
     def _network(self, d: int, c: int) -> FrameForecaster:
         return FrameForecaster(
@@ -251,7 +255,7 @@ class FNO3D(_FourierOperator):
             "steps": 30,
             "batch": 8,
         },
-        # 10 frames and 6 empty grid points, as in the published operator.
+        # 10 frames and 6 empty grid points, as in the published code.
         "paper": {
             "skip": False,
             "hidden": 20,
@@ -267,8 +271,10 @@ class FNO3D(_FourierOperator):
 
     hidden: int = setting(12, "channels of the Fourier layers (their width)", low=1)
     modes: int = setting(8, "Fourier modes on either side of 0, along rows, columns and time", low=1)
-    projection: int = setting(32, "hidden channels of the last step", low=1)
-    resample: str = setting("regular", "frames on the time grid by index, or resampled", ("regular", "index"))
+    projection: int = setting(32, "hidden channels of the projection", low=1)
+    resample: str = setting(
+        "regular", "resample frames onto the time grid (regular), or place them by number (index)", ("regular", "index")
+    )
     slots: int = setting(16, "grid points in time, the empty ones included", low=2)
     padding: int = setting(4, "grid points in time that stay empty", low=0)
     batch: int = setting(4, "samples per step", low=1)

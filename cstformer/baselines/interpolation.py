@@ -1,11 +1,10 @@
-r"""Rivals without a network: mean, nearest point, straight lines, cubic spline, Gaussian process, Wiener filters.
+"""Rivals without a network: mean, nearest point, linear and cubic interpolation, Gaussian process, Wiener filters.
 
-All work per sample and channel, on the observed values only; a channel that a sample never observed gets its
-training mean. Outside the observed range lines and splines are held constant, as every start of CST is: a
-cubic continued beyond its last knot soon leaves the data. The Gaussian process returns to the mean
-there.
+All treat each sample and channel on its own and use observed values only. A channel that was not observed in a sample
+gets its training mean. Outside the observed range, lines and splines are constant, as every start of CST is, because
+an extrapolated cubic soon leaves the data. The Gaussian process returns to the mean there.
 
-Patch tokens (samples with a layout) are interpolated as frames in time by `frame_start`.
+Movies are interpolated frame by frame in time (`frame_start`).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Mean(Model):
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         count = np.maximum(samples.observed.sum((0, 1)), 1)
-        self.mean_ = samples.values.sum((0, 1)) / count  # what is not observed is stored as zero
+        self.mean_ = samples.values.sum((0, 1)) / count  # unobserved values are stored as 0
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         return np.tile(self.mean_, (*queries.shape[:2], 1))
@@ -62,7 +61,7 @@ class Mean(Model):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CopyNearest(Model):
-    """The value of the nearest observed point, all axes scaled to the training domain.
+    """The value of the nearest observed point; each axis is scaled to the training domain.
 
     >>> train = Samples([0.0, 1.0], [[1.0, 2.0], [3.0, 6.0]])
     >>> CopyNearest().fit(train).predict(train, [0.3])[:, 0, 0].tolist()
@@ -86,10 +85,10 @@ class CopyNearest(Model):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Field(Model):
-    """What the Gaussian process and the splines share: the way from samples to tensors and back."""
+    """Base of the Gaussian process and the splines: evaluates a `Method` on samples."""
 
     def _answers(self, context: Samples, queries: np.ndarray, method: Method) -> np.ndarray:
-        """Apply ``method`` (context → coordinates → standardised values) in pieces that fit the memory."""
+        """Standardised values (N, m, c) at queries (N, m, d), in chunks that fit in memory."""
         data = self.kind_.batch(context, torch.float64, torch.device("cpu"))
         at = torch.as_tensor(self.scaling_.coords(queries))
         m, n = queries.shape[1], context.n
@@ -112,14 +111,17 @@ class _Field(Model):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Interpolation(_Field):
-    """Curves through the points of each sample; in d > 1 the polyharmonic spline of the same smoothness."""
+    """Curves through the points of each sample; for d > 1 the polyharmonic spline of the same smoothness."""
 
     start: ClassVar[str]
 
     @staticmethod
     @abstractmethod
     def _curve(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """Values (m, k) at times (m,) within the knots (n,), increasing, from values (n, k), n ≥ 2."""
+        """Values (m, k) at times ``at`` (m,), from values ``y`` (n, k) at increasing knots ``t`` (n,), n ≥ 2.
+
+        All times lie between the first and the last knot.
+        """
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         pass
@@ -137,7 +139,7 @@ class _Interpolation(_Field):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearInterpolation(_Interpolation):
-    """Straight lines between neighbours.
+    """Linear interpolation between neighbouring points.
 
     >>> train = Samples([0.0, 1.0, 2.0], [[1.0, 2.0, 0.0]])
     >>> LinearInterpolation().fit(train).predict(train, [0.5, 1.5]).ravel().tolist()
@@ -155,9 +157,9 @@ class LinearInterpolation(_Interpolation):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CubicSpline(_Interpolation):
-    """Cubic spline with not-a-knot ends, SciPy's default (two points: a line, three: a parabola).
+    """Cubic spline with not-a-knot ends, the default of SciPy; a line for two points, a parabola for three.
 
-    In d > 1 it is the polyharmonic spline r³, for frames the natural cubic spline in time.
+    For d > 1 it is the polyharmonic spline with kernel r³, for movies the natural cubic spline in time.
 
     >>> t = np.arange(5.0)
     >>> train = Samples(t, (t**3)[None])
@@ -176,10 +178,10 @@ class CubicSpline(_Interpolation):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GaussianProcess(_Field):
-    """Posterior mean and variance of one Gaussian process, its kernel fitted on all training samples.
+    """Posterior mean of a Gaussian process whose kernel is fitted to all training samples.
 
-    The kernel and its noise maximise the marginal likelihood (`gaussian_process`); values are standardised
-    and coordinates scaled first. Each sample and channel is an independent draw.
+    Kernel and noise maximise the marginal likelihood (`gaussian_process`) of scaled coordinates and standardised
+    values. Each sample and channel counts as an independent draw.
     """
 
     name: ClassVar[str] = "gp"
@@ -195,7 +197,7 @@ class GaussianProcess(_Field):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WienerCubic(_Field):
-    """Wiener's filter in space, its spectra from the noisy training frames, then the natural cubic spline in time."""
+    """Wiener filter in space, with spectra of the noisy training frames, then a natural cubic spline in time."""
 
     name: ClassVar[str] = "wiener"
     label: ClassVar[str] = "Wiener filter + cubic spline"
@@ -212,7 +214,7 @@ class WienerCubic(_Field):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SpaceTimeWiener(WienerCubic):
-    """The best linear estimate: a Gaussian process in time for each band of waves; the ``smooth`` start of CST."""
+    """Wiener filter in space and time, the ``smooth`` start of CST: a Gaussian process in time per frequency band."""
 
     name: ClassVar[str] = "space-time-wiener"
     label: ClassVar[str] = "Wiener filter in space and time"
@@ -220,7 +222,7 @@ class SpaceTimeWiener(WienerCubic):
 
 
 def _channel_groups(context: Samples) -> Iterator[tuple[int, np.ndarray, Bool[np.ndarray, " n"]]]:
-    """(sample, channels observed at the same points, those points), for all channels observed at all."""
+    """Yield (sample, channels observed at the same points, mask of these points); skip unobserved channels."""
     for i, seen in enumerate(context.observed):
         masks, group = np.unique(seen, axis=1, return_inverse=True)
         for k, mask in enumerate(masks.T):

@@ -1,17 +1,16 @@
-r"""LatentODE (Chen et al. 2018, Rubanova et al. 2019): a hidden state that follows a learned differential equation.
+r"""LatentODE (Chen et al. 2018, Rubanova et al. 2019): a latent state that follows a learned differential equation.
 
-A recurrent encoder reads the frames from the last to the first, with the times between them, and ends with the
-posterior of the state z at time 0, the start of the domain. The state follows
+A recurrent encoder reads the frames from the last to the first, with the times between them, and returns the posterior
+q of the state z at time 0, the start of the domain. The state follows
 
 .. math:: \dot z = f(z), \qquad z(0) \sim q
 
-and a decoder turns z(t) into the frame at any time t; nothing is interpolated in the data. Curves and movies
-(flattened frames) alike.
+and a decoder maps z(t) to the frame at any time t. Frames of movies are flattened.
 
-The equation is solved by torchdiffeq's fourth-order Runge-Kutta method on a fixed grid over the domain, and read in
-between by cubic Hermite interpolation of z and f(z), which is of fourth order as well: samples with times of their
-own share one solve, and an answer depends neither on the other queries nor on the other samples, as it would with
-adaptive steps. Up to one domain length before and after the domain the solution is continued, farther out held.
+torchdiffeq solves the equation with the fourth-order Runge–Kutta method on a fixed grid over the domain. Between grid
+points, cubic Hermite interpolation of z and f(z) is of fourth order too. Samples with different times thus share one
+solve, and an answer depends neither on the other queries nor on the other samples, as it would with adaptive steps. The
+solution extends one domain length beyond either end of the domain and is constant farther out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from cstformer.baselines.variational import VariationalBaseline, VariationalNetw
 from cstformer.errors import CSTError
 from cstformer.training.settings import setting
 
-SPAN = 3.0  # the equation's own time over the domain: with weights of order 1 half an oscillation fits in
+SPAN = 3.0  # time of the equation over the domain: with weights of order 1 it holds half an oscillation
 
 
 class Dynamics(nn.Sequential):
@@ -40,14 +39,16 @@ class Dynamics(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, z: Float[Tensor, "... L"]) -> Float[Tensor, "... L"]:
-        """Rate of change of the state, per time domain."""
+        """Rate of change of the state per unit of the domain."""
         return SPAN * super().forward(z)
 
 
 def solve(
     f: nn.Module, z0: Float[Tensor, "B L"], at: Float[Tensor, "B M"], steps: int, beyond: float = 1.0
 ) -> Float[Tensor, "B M L"]:
-    """Solve ż = f(z), z(0) = z0, at times of each sample's own, ``steps`` steps over [0, 1].
+    """Solve ż = f(z), z(0) = z0, at the times ``at`` of each sample, with ``steps`` steps over [0, 1].
+
+    Times are clamped to [−``beyond``, 1 + ``beyond``].
 
     >>> class Growth(nn.Module):
     ...     def forward(self, z):
@@ -73,9 +74,10 @@ def solve(
     if before:
         z = torch.cat([states(0, -before).flip(0)[:-1], z])
     slope = f(z) / steps
+    # Cubic Hermite interpolation between grid points a and b: s ∈ [0, 1] is the position within the interval.
     place = at * steps + before
     left = place.floor().long().clamp(0, len(z) - 2)
-    s = (place - left)[..., None]
+    s = (place - left)[..., None]  # (B, M, 1)
     row = torch.arange(len(z0), device=z0.device)[:, None]
     a, b, da, db = z[left, row], z[left + 1, row], slope[left, row], slope[left + 1, row]
     bend = (da - (b - a)) * (1 - s) - (db - (b - a)) * s
@@ -83,7 +85,7 @@ def solve(
 
 
 class LatentODENetwork(VariationalNetwork):
-    """Reversed recurrent encoder, differential equation, decoder."""
+    """Recurrent encoder that reads backwards in time, differential equation, decoder."""
 
     def __init__(self, shape: tuple[int, ...], latent: int, encoder: int, hidden: int, steps: int, mask: bool):
         super().__init__()
@@ -97,7 +99,7 @@ class LatentODENetwork(VariationalNetwork):
     def posterior(self, frames: TimeSeries) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
         """Mean and log-variance of the state at time 0."""
         x = frames.values.flatten(2)
-        # How far each frame is from what comes next on the way back: the frame before it, and at last time 0.
+        # Time from each frame back to the previous one, and from the first frame back to time 0.
         gap = torch.cat([frames.times[:, :1], frames.gaps[:, 1:]], 1)[..., None]
         x = torch.cat([x, frames.observed.flatten(2).to(x), gap] if self.mask else [x, gap], -1)
         h = x.new_zeros(len(x), self.cell.out_features)
@@ -110,27 +112,27 @@ class LatentODENetwork(VariationalNetwork):
     def sample(
         self, frames: TimeSeries, at: Float[Tensor, "B M"], generator: Generator | None
     ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
-        """Draw the state at time 0, let it run, decode it."""
+        """Draw the state at time 0, solve, decode."""
         mean, log_variance = self.posterior(frames)
         z = solve(self.dynamics, draw(mean, log_variance, generator), at, self.steps)
         zero = torch.zeros_like(mean)
         return self.decoder(z).unflatten(-1, self.shape), gaussian_kl(mean, log_variance, zero, zero).sum(-1)
 
     def latent(self, frames: TimeSeries) -> Float[Tensor, "B L"]:
-        """State at the last frame, the one whose label the calcium experiment decodes; the posterior mean's."""
+        """State at the last frame, whose label the calcium experiment decodes, from the posterior mean."""
         return solve(self.dynamics, self.posterior(frames)[0], frames.times[:, -1:], self.steps)[:, 0]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LatentODE(VariationalBaseline):
-    """Latent differential equation with a reversed recurrent encoder; all settings are keyword arguments."""
+    """Latent differential equation with a recurrent encoder; all settings are keyword arguments."""
 
     name: ClassVar[str] = "latent-ode"
     label: ClassVar[str] = "LatentODE"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},
         "smoke": {"latent_size": 6, "hidden": 20, "ode_steps": 8, "noise": 0.0, "steps": 30, "batch": 8},
-        # The published sizes; the paper does not give that of the latent, which hardly matters to the count.
+        # The published sizes. The paper does not give the latent size, which hardly changes the count.
         "paper": {
             "latent_size": 20,
             "encoder": 25,
@@ -142,11 +144,11 @@ class LatentODE(VariationalBaseline):
         },
     }
 
-    latent_size: int = setting(20, "numbers in the latent state", low=1)
+    latent_size: int = setting(20, "size of the latent state", low=1)
     encoder: int = setting(64, "hidden units of the recurrent encoder", low=1)
     hidden: int = setting(64, "hidden units of the differential equation and of the decoder", low=1)
     hide: float = setting(0.2, "largest fraction of a sample's frames hidden per step", low=0, high=0.95)
-    ode_steps: int = setting(20, "Runge-Kutta steps over the time domain", low=1)
+    ode_steps: int = setting(20, "Runge–Kutta steps over the time domain", low=1)
     learning_rate: float = setting(5e-3, "peak learning rate of AdamW", low=0)
 
     def _network(self, d: int, c: int) -> LatentODENetwork:

@@ -1,21 +1,23 @@
 r"""LFADS (Pandarinath et al. 2018): latent factor analysis via dynamical systems, a sequential autoencoder.
 
-A generator, a recurrent network started at g₀ and driven by inferred inputs u_t, makes all frames through a few
-factors:
+A generator, a recurrent network with initial state g₀ and inferred inputs u_t, produces all frames ŷ_t through a few
+factors f_t:
 
 .. math:: c_t = \mathrm{GRU}([e_t, f_{t-1}], c_{t-1}), \quad u_t \sim q(u_t \mid c_t), \quad
           g_t = \mathrm{GRU}(u_t, g_{t-1}), \quad f_t = W g_t, \quad \hat y_t = R f_t + b
 
-Two bidirectional encoders read the frames: the last states of one give the posterior of g₀, the states of the
-other, e_t, feed the controller c_t. g₀ has the prior N(0, 0.1); u has an autoregressive prior with learned time
-constant and variance, here the Ornstein-Uhlenbeck process, which is that prior for times that need not be equally
-spaced. Written from the published description alone. Two departures, as the data ask for them: the likelihood is
-Gaussian, since ΔF/F and the other data here are no spike counts; and encoders and generator also get the time
-since the frame before.
+Two bidirectional encoders read the frames: the last states of one give the posterior of g₀, the states e_t of the other
+feed the controller c_t. The prior of g₀ is N(0, 0.1). The prior of u is autoregressive with learned time constant and
+variance; here it is the Ornstein–Uhlenbeck process, which generalises it to irregular times.
+
+This is written from the published description. It departs from it in two points: the likelihood is Gaussian, because
+ΔF/F and the other data here are not spike counts; and encoders and generator also read the time since the previous
+frame.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,12 +30,12 @@ from cstformer.baselines.sequences import TimeSeries, between
 from cstformer.baselines.variational import VariationalBaseline, VariationalNetwork, draw, gaussian_kl, posterior_layer
 from cstformer.training.settings import setting
 
-INITIAL_VARIANCE = 0.1  # of the priors of g₀ and, at first, of the inferred inputs
+INITIAL_VARIANCE = 0.1  # prior variance of g₀, and initial value of the learned prior variance of u
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Units of the parts; the fields mean what they mean in `LFADS`."""
+    """Numbers of units; see the settings of `LFADS`."""
 
     initial_encoder: int = 200
     controller_encoder: int = 128
@@ -44,14 +46,14 @@ class Sizes:
 
 
 class BidirectionalGRU(nn.Module):
-    """Two gated recurrent networks that read the frames forwards and backwards and skip absent ones."""
+    """Two gated recurrent networks that read the frames forwards and backwards and skip padding."""
 
     def __init__(self, inputs: int, units: int):
         super().__init__()
         self.forwards, self.backwards = nn.GRUCell(inputs, units), nn.GRUCell(inputs, units)
 
     def forward(self, x: Float[Tensor, "B T inputs"], exists: Tensor) -> tuple[Tensor, Tensor]:
-        """States at all frames (B, T, 2·units) and the last state of either direction, joined (B, 2·units)."""
+        """States at all frames (B, T, 2·units), and the last states of both directions (B, 2·units)."""
         states, ends = [], []
         for cell, backwards in ((self.forwards, False), (self.backwards, True)):
             h, path = x.new_zeros(len(x), cell.hidden_size), []
@@ -64,7 +66,7 @@ class BidirectionalGRU(nn.Module):
 
 
 class LFADSNetwork(VariationalNetwork):
-    """Encoders, controller, generator, factors, read-out."""
+    """Encoders, controller, generator, factors and read-out."""
 
     between: str = "linear"
 
@@ -87,7 +89,7 @@ class LFADSNetwork(VariationalNetwork):
     def run(
         self, frames: TimeSeries, generator: Generator | None
     ) -> tuple[Float[Tensor, "B T factors"], Float[Tensor, " B"]]:
-        """Factors at all frames, and the divergence of the posterior of g₀ and u from their priors."""
+        """Factors at all frames, and KL divergence of the posteriors of g₀ and u from their priors."""
         gap, x = frames.gaps[..., None], frames.values.flatten(2)
         x = torch.cat([x, frames.observed.flatten(2).to(x), gap] if self.mask else [x, gap], -1)
         encoded, _ = self.controller_encoder(x, frames.exists)
@@ -112,7 +114,11 @@ class LFADSNetwork(VariationalNetwork):
         return torch.stack(path, 1), divergence
 
     def input_prior(self, before: Tensor | None, gap: Float[Tensor, "B 1"]) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the next inferred input given the one ``gap`` before it, (B, inputs) each."""
+        """Prior mean and log-variance (B, inputs) of the next input, given the input ``before`` at time −``gap``.
+
+        The Ornstein–Uhlenbeck process with time constant τ and variance v has mean e^{−gap/τ} · before and variance
+        v (1 − e^{−2 gap/τ}).
+        """
         variance = self.prior_log_variance.expand(len(gap), -1)
         if before is None:
             return torch.zeros_like(variance), variance
@@ -122,12 +128,12 @@ class LFADSNetwork(VariationalNetwork):
     def sample(
         self, frames: TimeSeries, at: Float[Tensor, "B M"], generator: Generator | None
     ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
-        """Run, then interpolate the factors in time: the read-out is affine, so that the frames are as well."""
+        """Run, then interpolate the factors in time. The read-out is affine, so this interpolates the frames."""
         factors, divergence = self.run(frames, generator)
         return self.read_out(between(self.between, frames, factors, at)).unflatten(-1, self.shape), divergence
 
     def latent(self, frames: TimeSeries) -> Float[Tensor, "B factors"]:
-        """Factors at the last frame, the one whose label the calcium experiment decodes."""
+        """Factors at the last frame, whose label the calcium experiment decodes."""
         return self.run(frames, None)[0][:, -1]
 
 
@@ -162,18 +168,18 @@ class LFADS(VariationalBaseline):
         },
     }
 
-    initial_encoder: int = setting(64, "units of either encoder of the generator's start", low=1)
-    controller_encoder: int = setting(32, "units of either encoder of the controller", low=1)
+    initial_encoder: int = setting(64, "units of each direction of the encoder of the initial state", low=1)
+    controller_encoder: int = setting(32, "units of each direction of the encoder of the controller", low=1)
     controller: int = setting(32, "units of the controller", low=1)
     generator: int = setting(64, "units of the generator", low=1)
-    factors: int = setting(40, "factors that all frames are made of", low=1)
+    factors: int = setting(40, "factors from which frames are read out", low=1)
     inputs: int = setting(1, "inferred inputs at each time", low=1)
     hide: float = setting(0.2, "largest fraction of a sample's frames hidden per step", low=0, high=0.95)
-    between: str = setting("linear", "how frames between the given ones are made", ("linear", "cubic"))
+    between: str = setting("linear", "interpolation in time between context frames", ("linear", "cubic"))
     learning_rate: float = setting(5e-3, "peak learning rate of AdamW", low=0)
 
     def _network(self, d: int, c: int) -> LFADSNetwork:
-        sizes = Sizes(**{name: getattr(self, name) for name in Sizes.__dataclass_fields__})
+        sizes = Sizes(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Sizes)})
         network = LFADSNetwork(self.frame_shape(c), sizes, self.mask)
         network.between = self.between
         return network

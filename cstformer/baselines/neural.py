@@ -25,11 +25,11 @@ class NeuralBaseline(NeuralModel):
 
     @abstractmethod
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:
-        """Loss of a training step; everything random comes from ``generator``."""
+        """Loss of a training step, a scalar; all random numbers come from ``generator``."""
 
     @abstractmethod
     def _validation(self, held_out: Batch) -> Callable[[], float]:
-        """Make a function that scores the network as it is now on fixed data; lower is better."""
+        """Return a function that scores the current weights of the network on fixed data; lower is better."""
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         self.device_ = choose_device(self.device)

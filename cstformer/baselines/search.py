@@ -1,8 +1,8 @@
-"""The learning rate of a model by a few short trainings, the same for every rival and for CST.
+"""Search for the learning rate of CST or a rival by a few short trainings.
 
-Each trial is the model's own training with a small share of its steps and another peak rate; the best score on the
-model's own validation set wins. Test data are never seen. What the trials cost is part of the record, and a table
-that uses the search says so.
+Each trial trains the model with another peak rate for a small share of its steps. The rate with the best score on the
+model's own validation set wins; test data are not used. The record of a search includes the cost of its trials, and
+tables that use a search say so.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
+from cstformer.models.model import Model
+from cstformer.models.neural import NeuralModel
 
-FACTORS = (1 / 3, 1.0, 3.0)
+M = TypeVar("M", bound=Model)
+FACTORS = (1 / 3, 1.0, 3.0)  # rates tried, over the rate of the model
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One short training; ``score`` is infinite where the loss was not finite."""
+    """One short training; ``score`` is infinite if the loss was not finite."""
 
     learning_rate: float
     score: float
@@ -32,14 +35,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """Trials in the order of their rates, and the rate that won."""
+    """Trials by increasing rate, and the best rate."""
 
     learning_rate: float
     trials: tuple[Trial, ...]
 
     @property
     def seconds(self) -> float:
-        """Cost of all trials."""
+        """Total time of the trials."""
         return sum(trial.seconds for trial in self.trials)
 
     def record(self) -> dict[str, Any]:
@@ -49,34 +52,41 @@ class Search:
 
 
 def search_learning_rate(
-    model: Any, samples: Samples, factors: Sequence[float] = FACTORS, share: float = 0.1
-) -> tuple[Any, Search]:
-    """Try ``factors`` times the model's learning rate; the model with the best one, not fitted, and the search.
+    model: M, samples: Samples, factors: Sequence[float] = FACTORS, share: float = 0.1
+) -> tuple[M, Search]:
+    """Find the best of ``factors`` times the model's learning rate.
 
     Parameters
     ----------
-    model : a `NeuralBaseline` or `CST` with its settings; it is left alone
-    samples : the training samples
-    factors : positive numbers
-    share : of the model's steps, and of its ``max_minutes``, that each trial gets
+    model : NeuralModel
+        `CST` or a trained rival; it is not changed.
+    samples : Samples
+        Training samples.
+    factors : sequence of positive floats
+    share : float
+        Part of the model's ``steps`` and ``max_minutes`` that each trial gets.
+
+    Returns
+    -------
+    A model with the best rate, not fitted, and the `Search`.
     """
     if not factors or not all(f > 0 and math.isfinite(f) for f in factors):
         raise CSTError(f"factors must be positive numbers, got {list(factors)}; e.g. {list(FACTORS)}")
     if not 0 < share <= 1:
         raise CSTError(f"share={share}: must be above 0 and at most 1")
-    settings = _settings(model)
-    if "learning_rate" not in settings:
+    settings = model.settings()
+    if not isinstance(model, NeuralModel):
         raise CSTError(f"{type(model).__name__} has no learning rate to search for; fit it as it is")
     short: dict[str, Any] = {"steps": max(1, round(share * settings["steps"]))}
     if settings["max_minutes"] is not None:
         short["max_minutes"] = share * settings["max_minutes"]
-    if settings.get("mu") == "search":  # a μ of its own would make the scores of the trials incomparable
+    if settings.get("mu") == "search":  # scores with different μ could not be compared
         short["mu"] = "auto"
     trials = []
     for factor in sorted(factors):
         rate = factor * settings["learning_rate"]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CSTWarning)  # a cap, or a loss that was not finite: judged below
+            warnings.simplefilter("ignore", CSTWarning)  # the time limit, or a loss that was not finite: handled below
             report = type(model)(**settings | short | {"learning_rate": rate}).fit(samples).report_
         if report.ended == "interrupted":
             raise KeyboardInterrupt
@@ -88,7 +98,3 @@ def search_learning_rate(
             f"no learning rate of {[t.learning_rate for t in trials]} gave a finite loss; try smaller factors"
         )
     return type(model)(**settings | {"learning_rate": best.learning_rate}), Search(best.learning_rate, tuple(trials))
-
-
-def _settings(model: Any) -> dict[str, Any]:
-    return model.settings() if hasattr(model, "settings") else model.get_params()

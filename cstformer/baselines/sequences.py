@@ -1,15 +1,16 @@
-"""Sequence models: what they see (`TimeSeries`), how they answer at any time, how they are trained.
+"""Sequence models: their input (`TimeSeries`), their answers at any time, and their training.
 
-A sample becomes frames in time: for curves a frame is the vector of values at one time, for patch tokens of a
-movie the whole picture. There are three kinds of network, all called as ``network(frames, at)`` with times (B, M)
-and answering with frames (B, M, S…):
+A sample is a sequence of frames in time. For curves a frame is the vector of values at one time, for movies the whole
+picture. Every network is called as ``network(frames, at)`` with query times ``at`` (B, M) and returns frames
+(B, M, S…). There are three kinds:
 
-- a `Reconstructor` gives frames at the context's own times; in between its output is interpolated in time;
-- a `Forecaster` answers at t from the few given frames up to t and how long ago each of them was;
-- any other module may answer at every time by itself.
+- a `Reconstructor` returns frames at the times of the context; its output is interpolated in time;
+- a `Forecaster` answers at t from the last few context frames up to t and the time since each of them;
+- any other module answers at every time by itself.
 
-All are trained as CST is: noise on the given values (or whatever ``fit(samples, given=corruption)`` draws), some frames
-hidden (of a movie never the first and the last), squared error at all observed values.
+All are trained as CST is. A step adds noise to the context values, or draws the corruption of ``fit(given=)``, and
+hides some frames; the first and the last frame of a movie always stay. The loss is the squared error at all observed
+values.
 """
 
 from __future__ import annotations
@@ -39,17 +40,24 @@ from cstformer.training.losses import data_term
 from cstformer.training.objective import TOKENS_PER_STEP
 from cstformer.training.settings import DisturbanceSettings, setting
 
-NUMBERS_PER_PASS = 2**20  # values of all frames of one pass without gradients: bounds the memory (features are more)
-NOISE_SAMPLES = 200  # from which the noise of the data is estimated
-SAME_TIME = 1e-6  # times closer than this, domain = 1, are the same
+NUMBERS_PER_PASS = 2**20  # values of all frames of one pass without gradients: bounds the memory
+NOISE_SAMPLES = 200  # samples used to estimate the noise of the data
+SAME_TIME = 1e-6  # times closer than this share of the domain are the same
 
 
 @dataclass(frozen=True)
 class TimeSeries:
-    """Sequences of frames in the model's units; S is (c,) for curves and (H, W, C) for movies.
+    """Sequences of frames in the model's units; a frame has shape S, (c,) for curves and (H, W, C) for movies.
 
-    The exists frames of a sample come first, in the order of time. Absent ones follow: they repeat the last
-    time, and nothing in them is observed. What is not observed is 0, the mean.
+    The frames of a sample come first, in the order of time. Padding follows: it repeats the last time, and nothing in
+    it is observed. Unobserved values are 0, the mean of standardised data.
+
+    Attributes
+    ----------
+    times : (B, T)
+    values, observed : (B, T, S…)
+    exists : (B, T)
+        False where a frame is padding.
     """
 
     times: Float[Tensor, "B T"]
@@ -65,18 +73,18 @@ class TimeSeries:
 
     @classmethod
     def of(cls, batch: Batch, kind: DataKind) -> TimeSeries:
-        """States of a batch in the order of time."""
+        """The frames of a batch in the order of time."""
         times, values, observed, exists = kind.sequence(batch)
         return cls(times, values, observed, exists).only(exists)
 
     @property
     def counts(self) -> Int[Tensor, " B"]:
-        """Present frames of each sample."""
+        """Number of frames of each sample, without padding."""
         return self.exists.sum(1)
 
     @property
     def gaps(self) -> Float[Tensor, "B T"]:
-        """Time since the frame before; 0 at the first."""
+        """Time since the previous frame; 0 for the first frame."""
         return self.times.diff(dim=1, prepend=self.times[:, :1])
 
     def only(self, keep: Bool[Tensor, "B T"]) -> TimeSeries:
@@ -97,7 +105,7 @@ class TimeSeries:
         return TimeSeries(times, self.values[rows, order] * observed, observed, exists)
 
     def channels(self, mask: bool, clock: Float[Tensor, "B T"] | None = None) -> Float[Tensor, "B T *F"]:
-        """Values, joined along the last axis by what was observed (if ``mask``) and by a number per frame."""
+        """Values, ``observed`` (if ``mask``) and a number per frame (``clock``), concatenated along the last axis."""
         parts = [self.values] + ([self.observed.to(self.values)] if mask else [])
         if clock is not None:
             parts.append(widen(clock, self.values).expand(*self.values.shape[:-1], 1))
@@ -105,11 +113,12 @@ class TimeSeries:
 
 
 def between(kind: str, frames: TimeSeries, output: Tensor, at: Float[Tensor, "B M"]) -> Tensor:
-    """Interpolate ``output`` (B, T, S…), given at the frames' times, at other times: (B, M, S…).
+    """Interpolate ``output`` (B, T, S…), known at the times of the frames, at times ``at``: (B, M, S…).
 
-    ``kind`` is ``linear`` or ``cubic``; beyond the first and last frame the output is held constant.
+    ``kind`` is ``linear`` or ``cubic``. Before the first and after the last frame the result is constant.
     """
     count = frames.times.shape[1]
+    # Interpolating unit vectors gives the weight of each frame: (B, M, T).
     identity = torch.eye(count, dtype=at.dtype, device=at.device).expand(len(frames), -1, -1)
     exists = frames.exists[..., None].expand(-1, -1, count)
     weights = make_start(kind, frames.times[..., None], identity, exists)(series.constant(at[..., None])).value
@@ -117,9 +126,10 @@ def between(kind: str, frames: TimeSeries, output: Tensor, at: Float[Tensor, "B 
 
 
 def windows(frames: TimeSeries, at: Float[Tensor, "B M"], size: int) -> tuple[TimeSeries, Float[Tensor, "N size"]]:
-    """The last ``size`` frames up to each time, N = B·M sequences, and how far ahead of each of them the time is.
+    """For each query time, the last ``size`` frames up to it and the time from each of them to the query.
 
-    Where there are too few, the first frame is repeated; a time before it looks back from the first frame.
+    Returns N = B·M sequences of ``size`` frames. Where there are fewer frames the first one is repeated; a query before
+    the first frame gets that frame, with a negative time.
 
     >>> t = torch.tensor([[0.0, 0.5, 1.0]])
     >>> past, ahead = windows(TimeSeries(t, t[..., None], t[..., None] >= 0, t >= 0), torch.tensor([[0.75]]), 3)
@@ -135,52 +145,52 @@ def windows(frames: TimeSeries, at: Float[Tensor, "B M"], size: int) -> tuple[Ti
 
 
 class Reconstructor(nn.Module):
-    """A network that gives frames at the times of the given frames."""
+    """A network whose output frames are at the times of its input frames."""
 
     between: str = "linear"
 
     def reconstruct(self, frames: TimeSeries) -> Float[Tensor, "B T *S"]:
-        """Give frames at the given times; what it says at absent frames does not matter."""
+        """Return frames at the times of the input; the output at padding is ignored."""
         raise NotImplementedError
 
     def forward(self, frames: TimeSeries, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M *S"]:
-        """Reconstruct, then interpolate the output in time."""
+        """Reconstruct, then interpolate in time."""
         return between(self.between, frames, self.reconstruct(frames), at)
 
 
 class Forecaster(nn.Module):
-    """A network that gives one frame from ``window`` earlier ones."""
+    """A network that predicts one frame from ``window`` earlier ones."""
 
     window: int = 5
 
     def forecast(self, past: TimeSeries, ahead: Float[Tensor, "N window"]) -> Float[Tensor, "N ..."]:
-        """Give the frame that lies ``ahead`` of each of the given ones."""
+        """Predict the frame that is ``ahead`` of each frame of the window by this time."""
         raise NotImplementedError
 
     def forward(self, frames: TimeSeries, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M *S"]:
-        """Answer each time from the window before it."""
+        """Predict each query time from the window before it."""
         past, ahead = windows(frames, at, self.window)
         return self.forecast(past, ahead).unflatten(0, at.shape)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
-    """A rival that sees frames in time. Subclasses write `_network`; ``self.kind_`` is known there.
+    """A rival that reads frames in the order of time. Subclasses write `_network`, where ``kind_`` is set already.
 
-    A network whose state is a description of the whole sample also has ``latent(frames) -> (B, features)``.
+    A network with a state that describes the whole sample also has a method ``latent(frames) -> (B, features)``.
     """
 
     learns_corruption: ClassVar[bool] = True
 
-    mask: bool = setting(True, "what was observed is an input of the network, beside the values")
-    targets: int = setting(0, "random frames of a sample that a step asks for; 0: all", low=0)
+    mask: bool = setting(True, "the network also reads which values were observed")
+    targets: int = setting(0, "random frames of a sample in the loss of a step; 0: all", low=0)
 
     @abstractmethod
     def _network(self, d: int, c: int) -> nn.Module:
-        """Make a fresh network with ``forward(frames: TimeSeries, at (B, M)) -> (B, M, S…)``."""
+        """Make a fresh network whose forward pass maps ``frames`` and times (B, M) to frames (B, M, S…)."""
 
     def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:
-        """Describe each sample by the state of the network that has seen all of it."""
+        """State of the network after it has read all of each sample."""
         context, _ = self._inputs(context, context)
         describe: Callable[[TimeSeries], Tensor] | None = getattr(self.network_, "latent", None)
         if describe is None:
@@ -191,14 +201,14 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         return torch.cat(parts).flatten(1).cpu().double().numpy()
 
     def frame_shape(self, c: int) -> tuple[int, ...]:
-        """S: (c,) for curves and (H, W, C) for movies."""
+        """Shape S of a frame: (c,) for curves and (H, W, C) for movies."""
         return self.kind_.state_shape(c)
 
     # Training
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         self.noise_ = data_noise = 0.0
-        if self.noise != 0 and self._corruption is None:  # the same estimate of the noise in the data as CST makes
+        if self.noise != 0 and self._corruption is None:  # estimated as CST does
             few = np.sort(np.random.default_rng(self.seed).permutation(len(samples))[:NOISE_SAMPLES])
             data_noise = kind_of(samples[few]).estimate_noise(samples[few], self.seed)
             self.noise_ = self.kind_.noise_share * data_noise if self.noise == "auto" else float(self.noise)
@@ -216,23 +226,23 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         return self._error(shown, *self._choose(frames, target, generator), generator)
 
     def _error(self, shown: TimeSeries, at: Tensor, target: Tensor, observed: Tensor, generator: Generator) -> Tensor:
-        """Loss of a training step; a variational model adds its own terms."""
+        """Loss of a training step, a scalar; variational models add a term."""
         return data_term(self.network_(shown, at), target, observed, 2.0)
 
     def _corrupted(self, frames: TimeSeries, generator: Generator) -> Tensor:
-        """Draw what the model is given of these frames, in the model's units."""
+        """Corrupted values (B, T, S…) in the model's units; the values themselves if there is no corruption."""
         if self._corruption is None:
             return frames.values
         return in_user_units(self.scaling_, self._corruption, generator)(frames.values) * frames.observed
 
     def _groups(self, frames: TimeSeries) -> Tensor | None:
-        """Numbers of frames that are hidden as CST hides them: between given ones, where they are those of a movie."""
+        """Frame numbers (B, T), where the first and the last frame must stay; None where any frame may be hidden."""
         if not self.kind_.ends_stay:
             return None
         return torch.arange(frames.exists.shape[1], device=frames.exists.device).expand_as(frames.exists)
 
     def _choose(self, frames: TimeSeries, target: Tensor, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Times, targets and observed values of the frames that a step asks for."""
+        """Times, targets and ``observed`` of the frames in the loss of a step."""
         if not 0 < self.targets < frames.times.shape[1]:
             return frames.times, target, frames.observed
         scores = torch.rand(frames.times.shape, generator=generator).to(frames.times.device)
@@ -241,7 +251,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         return frames.times[rows, index], target[rows, index], frames.observed[rows, index]
 
     def _validation(self, held_out: Batch) -> Callable[[], float]:
-        """Error at fixed hidden frames without noise; at all frames where none is ever hidden."""
+        """Error at fixed hidden frames, without noise on the input; at all frames if ``hide`` is 0."""
         generator = torch.Generator().manual_seed(self.seed)
         n = held_out.coords.shape[1]
         patterns = validation_patterns(len(held_out), n, TOKENS_PER_STEP)
@@ -283,7 +293,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         return TimeSeries.of(batch, self.kind_)
 
     def _passes(self, count: int, n: int) -> list[Tensor]:
-        """Sample numbers of passes that fit the memory."""
+        """Split samples of ``n`` points into passes that fit in memory."""
         return as_batches(count, min(256, NUMBERS_PER_PASS // (n * len(self.scaling_.mean))))
 
     def _description(self) -> dict[str, Any]:
@@ -309,9 +319,9 @@ def answer(
     x: Float[Tensor, "B m d"],
     kind: DataKind,
 ) -> Float[Tensor, "B m c"]:
-    """Ask the network for each distinct time once, and read the answers at the queries out of its states."""
+    """Run the network once for each distinct query time, then read the queries out of its frames."""
     times, which = distinct_times(x[..., 0])
-    size = max(1, NUMBERS_PER_PASS // (len(frames) * frames.values[0, 0].numel()))  # frames of the answer
+    size = max(1, NUMBERS_PER_PASS // (len(frames) * frames.values[0, 0].numel()))  # query times of a pass
     out: Tensor | None = None
     for first in range(0, times.shape[1], size):
         y = network(frames, times[:, first : first + size])  # (B, size, S…)

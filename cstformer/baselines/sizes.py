@@ -1,10 +1,10 @@
-"""The models of the paper's four parameter tables, at the paper's sizes, in one place.
+"""The models of the paper's four parameter tables, at the paper's sizes.
 
-`SIZES` says for every experiment and row which model it is, with which settings and on which data; the experiments
-take the sizes from here and `cst models` counts them. A row's settings are changes to the model's preset ``paper``.
-Complex weights count as two numbers each.
+`SIZES` lists for every experiment and row the model, its settings and its data. The experiments take their sizes from
+here, and `cst models` counts the parameters. The settings of a row are changes to the model's preset ``paper``. Complex
+weights count as two numbers each.
 
-Where the paper's description cannot give its printed count, the note says why; see also `vision_transformers`.
+Where the paper's description does not lead to its printed count, a note says why; see also `vision_transformers`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ KITTI = PatchLayout((128, 160), (16, 32), channels=3)
 VORTICITY = PatchLayout((64, 64), (8, 8))
 CORTEX = PatchLayout((184, 208), (23, 16))
 
-_TABLE = "without the published code's 10 embeddings that nothing reads"
+_TABLE = "without the 10 unused embeddings of the published code"
 _NYSTROM = "Nyström attention projected twice, as in the published code"
 _POOLED = "decoded per token; the printed count needs one pooled vector and a layer from it to the whole clip"
-_CLOCK = "is also given the time between frames"
-_CHANNELS = "is also given times and what was observed"
+_CLOCK = "also reads the time between frames"
+_CHANNELS = "also reads times and masks"
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Size:
     key: str
     """Name in `BASELINES`, or ``cst``."""
     paper: str
-    """The count that the paper prints."""
+    """Printed count, e.g. ``818 K``."""
     data: PatchLayout | int
-    """Movies of this layout, or curves of so many channels."""
+    """Layout of movies, or number of channels of curves."""
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Changes to the preset ``paper``."""
     note: str = ""
@@ -61,12 +61,12 @@ class Size:
         return float(number) * {"K": 1e3, "M": 1e6}[unit]
 
     def model(self, **changes: Any) -> Model:
-        """The model, not fitted yet, with your changes to it."""
+        """Make the model, not fitted, with these changes to its settings."""
         kind: Any = CST if self.key == "cst" else BASELINES[self.key]
         return kind.preset("paper", **{**self.settings, **changes})
 
     def network(self) -> nn.Module:
-        """The network, on the meta device: sizes without numbers."""
+        """Make the network on the meta device, which holds shapes but no numbers."""
         model = self.model()
         assert isinstance(model, NeuralModel)
         layout = self.data if isinstance(self.data, PatchLayout) else None
@@ -76,7 +76,7 @@ class Size:
             return model._network(d, c)
 
     def count(self) -> int:
-        """Trainable numbers.
+        """Number of trainable parameters.
 
         >>> SIZES["spirals"]["CST"].count()
         817696
@@ -114,4 +114,4 @@ SIZES: dict[str, dict[str, Size]] = {
         "CST-base": Size("cst", "93.3 M", CORTEX, _BASE, _NYSTROM),
     },
 }
-"""Experiment → row of its parameter table → size."""
+"""Size by experiment and row of its parameter table."""

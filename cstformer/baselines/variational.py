@@ -1,12 +1,11 @@
-r"""What the variational sequence models share: Gaussian posteriors and the loss.
+r"""Base of the variational sequence models: Gaussian posteriors and the loss.
 
-The evidence lower bound under Gaussian noise of standard deviation σ is, per observed value, scaled by −2σ² and
-without its constant,
+Multiplied by −2σ²/n and without its constant, the evidence lower bound under Gaussian noise of standard deviation σ is
 
 .. math:: \text{mean squared error} + \beta \, \frac{2 \sigma^2}{n} \, \mathrm{KL}(q \,\|\, p)
 
-with n the observed values of the sample. β rises from 0 to 1 over the first steps (KL annealing), so that the
-latent is used before it is made small. At prediction nothing is drawn: the posterior means answer.
+where n is the number of observed values in the batch. β rises from 0 to 1 over the first steps (KL annealing), because
+the KL term would otherwise switch the latent off before the decoder uses it. Predictions use the posterior means.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from cstformer.training.settings import setting
 
 
 def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_mean: Tensor, prior_log_variance: Tensor) -> Tensor:
-    """KL divergence of one-dimensional Gaussians, elementwise: of N(mean, …) from the prior.
+    """Elementwise KL divergence of the Gaussian N(mean, e^log_variance) from the Gaussian prior.
 
     >>> one = torch.tensor(1.0)
     >>> float(gaussian_kl(one, 0 * one, 0 * one, 0 * one))
@@ -36,7 +35,7 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_mean: Tensor, prior_lo
 
 
 def draw(mean: Tensor, log_variance: Tensor, generator: Generator | None) -> Tensor:
-    """Draw from a Gaussian, differentiably; without a generator its mean."""
+    """Draw from a Gaussian by the reparametrisation trick; return its mean if there is no generator."""
     if generator is None:
         return mean
     noise = torch.randn(mean.shape, generator=generator, dtype=torch.float64).to(mean)
@@ -44,7 +43,9 @@ def draw(mean: Tensor, log_variance: Tensor, generator: Generator | None) -> Ten
 
 
 def posterior_layer(inputs: int, size: int) -> nn.Linear:
-    """Layer to mean and log-variance of ``size`` numbers; at first they are narrow, so that the latent tells something.
+    """Linear layer to mean and log-variance of ``size`` numbers.
+
+    It starts with a small variance, e⁻⁴, so that the latent carries information from the first step on.
 
     >>> mean, log_variance = posterior_layer(3, 2)(torch.zeros(3)).chunk(2)
     >>> log_variance.tolist()
@@ -56,7 +57,7 @@ def posterior_layer(inputs: int, size: int) -> nn.Linear:
 
 
 class VariationalNetwork(nn.Module):
-    """A network with a posterior; it counts its training steps, for the annealing."""
+    """A network with a posterior. It counts its training steps in ``seen``, for the annealing."""
 
     seen: Tensor
 
@@ -68,16 +69,16 @@ class VariationalNetwork(nn.Module):
     def sample(
         self, frames: TimeSeries, at: Float[Tensor, "B M"], generator: Generator | None
     ) -> tuple[Float[Tensor, "B M *S"], Float[Tensor, " B"]]:
-        """Answer from a draw of the posterior; and the divergence of each sample's posterior from the prior."""
+        """Frames at times ``at`` from a draw of the posterior, and the KL divergence of each sample's posterior."""
 
     def forward(self, frames: TimeSeries, at: Float[Tensor, "B M"]) -> Float[Tensor, "B M *S"]:
-        """Answer from the posterior means."""
+        """Frames at times ``at`` from the posterior means."""
         return self.sample(frames, at, None)[0]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VariationalBaseline(SequenceBaseline):
-    """A sequence model trained by the evidence lower bound."""
+    """A sequence model trained with the evidence lower bound."""
 
     observation_noise: float = setting(0.1, "sd σ of the Gaussian likelihood, in units of the values' sd", low=1e-6)
     anneal: float = setting(0.2, "fraction of the steps over which the weight of the KL term rises to 1", low=0, high=1)

@@ -1,13 +1,13 @@
 """Transformers for movies: 3D-ViT and ViViT with its factorised encoder (Arnab et al. 2021).
 
-A token is a *tubelet*, a block of a few frames, rows and columns. 3D-ViT lets all tubelets of a movie read each
-other. ViViT lets the tubelets of one moment read each other, sums each moment up in a class token, and lets these
-read each other over time. Both are decoded token by token, each back into the pixels of its own tubelet: one vector
-pooled over the movie, as in the classifiers, could not keep any detail. The paper's parameter counts (215 M, 225 M
-and 529 M) only fit a pooled vector with a fully connected layer to the whole clip; ours are therefore smaller.
+A token is a *tubelet*, a block of a few frames, rows and columns. In 3D-ViT all tubelets of a movie attend to each
+other. In ViViT tubelets attend within one time step, a class token summarises each step, and class tokens attend to
+each other over time. Both decode each token into the pixels of its own tubelet, because one vector pooled over the
+movie, as in the classifiers, would lose all detail. The paper's parameter counts (215 M, 225 M and 529 M) only fit a
+pooled vector with a fully connected layer to the whole clip, so ours are smaller.
 
-The times of a tubelet's frames are an input, so that frames need not be equally spaced, and sequences may have any
-length. Frames whose size is no multiple of the tubelet are padded by pixels that nobody observed.
+The times of the frames of a tubelet are an input. Frames need not be equally spaced, and sequences may have any length.
+Frames whose size is not a multiple of the tubelet are padded with unobserved pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OCTAVES = 6  # sines and cosines of time, from half a cycle over the domain to s
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a video transformer; the fields mean what they mean in `_VideoTransformer`."""
+    """Sizes of a video transformer; see the settings of `_VideoTransformer`."""
 
     tubelet: tuple[int, int, int]
     dim: int
@@ -42,7 +42,9 @@ class Sizes:
 
 
 def tubelets(x: Float[Tensor, "B T H W C"], size: tuple[int, int, int]) -> Float[Tensor, "B time places P"]:
-    """Cut movies into blocks of ``size`` = (frames, rows, columns), zeros where they stick out.
+    """Cut movies into blocks of ``size`` = (frames, rows, columns), with zeros beyond the movie.
+
+    P = frames · rows · columns · C is the number of values of a block.
 
     >>> movie = torch.arange(8.0).reshape(1, 2, 2, 2, 1)
     >>> tubelets(movie, (2, 1, 2)).tolist()
@@ -72,13 +74,13 @@ def untubelets(
 
 
 def clock(times: Float[Tensor, "B T"]) -> Float[Tensor, "B T features"]:
-    """Time in [0, 1] as itself, its sines and its cosines: 1 + 2·OCTAVES features."""
+    """Features of times in [0, 1]: the time itself, sines and cosines, 1 + 2·OCTAVES in all."""
     angle = math.pi * times[..., None] * 2.0 ** torch.arange(OCTAVES, device=times.device)
     return torch.cat([times[..., None], angle.sin(), angle.cos()], -1)
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block whose heads have a width of their own."""
+    """Pre-norm transformer block; the width of its heads does not depend on ``dim``."""
 
     def __init__(self, s: Sizes):
         super().__init__()
@@ -90,7 +92,7 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(s.dim, s.feedforward), nn.Linear(s.feedforward, s.dim)
 
     def forward(self, x: Float[Tensor, "B n dim"], tokens: Bool[Tensor, "B n"] | None) -> Float[Tensor, "B n dim"]:
-        """Let all tokens read those that exist."""
+        """Attention to the tokens that exist (all if None), then the feed-forward step."""
         q, k, v = self.query_key_value(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         readable = None if tokens is None else tokens[:, None, None]
         y = F.scaled_dot_product_attention(q, k, v, readable)  # (B, heads, n, head width)
@@ -99,7 +101,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Some blocks and a last norm."""
+    """Transformer blocks and a final norm."""
 
     def __init__(self, s: Sizes, layers: int):
         super().__init__()
@@ -107,14 +109,14 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(s.dim)
 
     def forward(self, x: Float[Tensor, "B n dim"], tokens: Bool[Tensor, "B n"] | None) -> Float[Tensor, "B n dim"]:
-        """Let all tokens read those that exist, block after block."""
+        """Apply the blocks; tokens attend to those that exist."""
         for block in self.blocks:
             x = block(x, tokens)
         return self.norm(x)
 
 
 class VideoTransformer(Reconstructor):
-    """What both have in common: tubelets in, tubelets out."""
+    """Base of both networks: embeds tubelets, and decodes them."""
 
     def __init__(self, shape: tuple[int, int, int], s: Sizes):
         super().__init__()
@@ -126,12 +128,12 @@ class VideoTransformer(Reconstructor):
         self.time = nn.Linear(s.tubelet[0] * (1 + 2 * OCTAVES), s.dim, bias=False)
         self.decode = nn.Linear(s.dim, values)
         self.skip = s.skip
-        if s.skip:  # begin with copying
+        if s.skip:  # so that the untrained network copies
             nn.init.zeros_(self.decode.weight)
             nn.init.zeros_(self.decode.bias)
 
     def tokens(self, frames: TimeSeries) -> tuple[Tensor, Tensor, Bool[Tensor, "B time"]]:
-        """Tubelet features (B, time, places, dim), time features (B, time, dim), and which moments exist."""
+        """Tubelet features (B, time, places, dim), time features (B, time, dim), and which time steps exist."""
         x = tubelets(frames.values, self.tubelet)
         if self.mask:
             x = torch.cat([x, tubelets(frames.observed.to(x), self.tubelet)], -1)
@@ -142,7 +144,7 @@ class VideoTransformer(Reconstructor):
         return self.embed(x) + self.place, when, frames.exists[:, ::step]
 
     def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
-        """Features of all tubelets (B, time, places, dim) and of all moments (B, time, dim)."""
+        """Features of all tubelets (B, time, places, dim) and of all time steps (B, time, dim)."""
         raise NotImplementedError
 
     def reconstruct(self, frames: TimeSeries) -> Float[Tensor, "B T H W C"]:
@@ -152,14 +154,14 @@ class VideoTransformer(Reconstructor):
         return frames.values + y if self.skip else y
 
     def latent(self, frames: TimeSeries) -> Float[Tensor, "B dim"]:
-        """Features of the moment of the last frame, the one whose label the calcium experiment decodes."""
+        """Features of the time step of the last frame, whose label the calcium experiment decodes."""
         _, moments = self.encode(frames)
         last = (frames.counts - 1) // self.tubelet[0]
         return moments[torch.arange(len(frames), device=last.device), last]
 
 
 class JointTransformer(VideoTransformer):
-    """3D-ViT: all tubelets of a movie read each other; a moment is the mean of its tubelets."""
+    """3D-ViT: all tubelets of a movie attend to each other; a time step is the mean of its tubelets."""
 
     def __init__(self, shape: tuple[int, int, int], s: Sizes):
         super().__init__(shape, s)
@@ -175,7 +177,7 @@ class JointTransformer(VideoTransformer):
 
 
 class FactorisedTransformer(VideoTransformer):
-    """ViViT's factorised encoder: attention within each moment, then between the class tokens of the moments."""
+    """ViViT's factorised encoder: attention within each time step, then between the class tokens of the steps."""
 
     def __init__(self, shape: tuple[int, int, int], s: Sizes, temporal_layers: int):
         super().__init__(shape, s)
@@ -184,7 +186,7 @@ class FactorisedTransformer(VideoTransformer):
         self.temporal = Encoder(s, temporal_layers)
 
     def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
-        """Attention over space, then over time; a tubelet is decoded from its own and its moment's features."""
+        """Attention over space, then over time; tubelets are decoded from the sum of both features."""
         x, when, exist = self.tokens(frames)
         batch, moments = x.shape[:2]
         summary = self.summary.expand(batch * moments, 1, -1)
@@ -195,7 +197,7 @@ class FactorisedTransformer(VideoTransformer):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _VideoTransformer(SequenceBaseline):
-    """Settings of both."""
+    """Settings of both models."""
 
     frames_only: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -212,7 +214,7 @@ class _VideoTransformer(SequenceBaseline):
             "steps": 30,
             "batch": 8,
         },
-        # The paper's sizes. It does not give the feed-forward width.
+        # The paper's sizes; it does not give the feed-forward width.
         "paper": {
             "dim": 1024,
             "head_count": 6,
@@ -235,7 +237,7 @@ class _VideoTransformer(SequenceBaseline):
     tubelet_frames: int = setting(2, "frames of a tubelet", low=1)
     tubelet_rows: int = setting(8, "rows of a tubelet, in pixels", low=1)
     tubelet_cols: int = setting(8, "columns of a tubelet, in pixels", low=1)
-    skip: bool = setting(False, "the network gives the change to the given frames, not the frames")
+    skip: bool = setting(False, "predict the change to the context frames, starting at zero change")
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", low=0)
 
     def _sizes(self) -> Sizes:
@@ -262,7 +264,7 @@ class ViViT(_VideoTransformer):
 
     name: ClassVar[str] = "vivit"
     label: ClassVar[str] = "ViViT"
-    # The feed-forward width is the one that fits the paper's count best, with a pooled decoder.
+    # With a pooled decoder, this feed-forward width fits the paper's count best.
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         **_VideoTransformer.presets,
         "paper": _VideoTransformer.presets["paper"] | {"feedforward": 768},

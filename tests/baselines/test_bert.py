@@ -175,7 +175,7 @@ def test_queries_asked_together(fitted, monkeypatch):
 
 
 def test_paper_preset_has_the_papers_size():
-    """818 K in the paper's table; 320 of its 818,016 were an embedding table that nothing reads."""
+    """818 K in the paper's table; 320 of its 818,016 are an unused embedding table."""
     model = BertTransformer.preset("paper")
     model.kind_ = unfitted_kind(1, 2)
     network = model._network(1, 2)

@@ -1,5 +1,6 @@
 """LFADS: the wiring step by step, the prior of the inferred inputs, the divergence, the paper's size."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_paper_preset_has_the_papers_size():
     """80,016,090 in the paper's table; ours adds the gap to three inputs and two numbers of the prior."""
     model = LFADS.preset("paper")
     with torch.device("meta"):
-        sizes = Sizes(**{name: getattr(model, name) for name in Sizes.__dataclass_fields__})
+        sizes = Sizes(**{f.name: getattr(model, f.name) for f in dataclasses.fields(Sizes)})
         net = LFADSNetwork((184, 208, 1), sizes, model.mask)
     gaps = 2 * 3 * 200 + 2 * 3 * 128 + 3 * 200
     assert sum(p.numel() for p in net.parameters()) == 80_016_090 + gaps + 2
