@@ -58,9 +58,16 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux to find the processes")
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("kind", ["SlowSpirals", "SlowAttention"])
-def test_an_interrupted_training_is_not_done_and_goes_on(kind, jobs, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "jobs", "send"),
+    [
+        ("SlowSpirals", 1, os.kill),
+        ("SlowAttention", 2, os.killpg),  # a terminal signals the whole process group
+        pytest.param("SlowSpirals", 2, os.kill, marks=pytest.mark.long),
+        pytest.param("SlowAttention", 1, os.killpg, marks=pytest.mark.long),
+    ],
+)
+def test_an_interrupted_training_is_not_done_and_goes_on(kind, jobs, send, tmp_path):
     experiment, out = getattr(stopped_runs, kind)(), tmp_path / "run"
     cells = [cell for cell in experiment.cells(experiment.presets["smoke"]) if cell.model == "CST"]
     folders = [out / "cells" / cell.slug for cell in cells]
@@ -68,8 +75,7 @@ def test_an_interrupted_training_is_not_done_and_goes_on(kind, jobs, tmp_path):
         try:
             wait_until(lambda: all((folder / STATE).exists() for folder in folders[:jobs]), running)
             workers = children(running.pid)
-            # A terminal signals the whole process group, `kill` one process.
-            (os.killpg if kind == "SlowSpirals" else os.kill)(running.pid, signal.SIGINT)
+            send(running.pid, signal.SIGINT)
             begin = time.monotonic()
             assert running.wait(20) != 0  # the step at work, its validation, and the end of the interpreters
         finally:
