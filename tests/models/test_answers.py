@@ -59,9 +59,9 @@ def start_model(movie, window: int, patch=(4, 4), times=None) -> CST:
     samples = frames_to_samples(movie, patch, window, 1, times=times)
     model = fit_quickly(CST.preset("smoke", steps=1, start="linear", precision="float64"), samples)
     with torch.no_grad():
-        model.network_.skip.weight.copy_(torch.eye(samples.c))
-        model.network_.decode.weight.zero_()
-        model.network_.decode.bias.zero_()
+        model.network_.readout.skip.weight.copy_(torch.eye(samples.c))
+        model.network_.readout.decode.weight.zero_()
+        model.network_.readout.decode.bias.zero_()
     return model
 
 
