@@ -281,6 +281,16 @@ class Contract(Answers):
             file.write_text(json.dumps({k: v for k, v in about.items() if k != key}))
             with pytest.raises(CSTError, match=r"cannot be read: .* is missing; save the model again"):
                 cls.load(tmp_path / "damaged")
+        context, _ = self.problem.make(3, seed=5)
+        for key in about:  # what the answers do not need may be missing, everything else is noticed
+            file.write_text(json.dumps({k: v for k, v in about.items() if k != key}))
+            try:
+                again = cls.load(tmp_path / "damaged")
+            except CSTError as error:
+                assert len(str(error).splitlines()) == 1
+            else:
+                y = model.predict(context, self.problem.at)
+                np.testing.assert_array_equal(again.predict(context, self.problem.at), y, err_msg=key)
 
     def test_same_seed_same_answers(self, name: str) -> None:
         make, at = self.problem.make, self.problem.at

@@ -194,6 +194,10 @@ class GaussianProcess(_Field):
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         return self.scaling_.values(self._answers(context, queries, self.kind_.posterior_mean))
 
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
+        if self.kernel_ is None:
+            raise ValueError("kernel is missing")
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WienerCubic(_Field):
@@ -210,6 +214,10 @@ class WienerCubic(_Field):
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         return self.scaling_.values(self._answers(context, queries, self._start(self.start)))
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
+        if about["waves"] is None:
+            raise ValueError("waves is missing")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

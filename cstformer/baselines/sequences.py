@@ -251,7 +251,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         return frames.times[rows, index], target[rows, index], frames.observed[rows, index]
 
     def _validation(self, held_out: Batch) -> Callable[[], float]:
-        """Error at fixed hidden frames, without noise on the input; at all frames if ``hide`` is 0."""
+        """Error at fixed hidden frames, or at all frames if ``hide`` is 0. The input is corrupted, but has no noise."""
         generator = torch.Generator().manual_seed(self.seed)
         n = held_out.coords.shape[1]
         patterns = validation_patterns(len(held_out), n, TOKENS_PER_STEP)

@@ -91,10 +91,10 @@ class Block(nn.Module):
         self.out = nn.Linear(inner, s.dim)
         self.widen, self.narrow = nn.Linear(s.dim, s.feedforward), nn.Linear(s.feedforward, s.dim)
 
-    def forward(self, x: Float[Tensor, "B n dim"], tokens: Bool[Tensor, "B n"] | None) -> Float[Tensor, "B n dim"]:
+    def forward(self, x: Float[Tensor, "B n dim"], exists: Bool[Tensor, "B n"] | None) -> Float[Tensor, "B n dim"]:
         """Attention to the tokens that exist (all if None), then the feed-forward step."""
         q, k, v = self.query_key_value(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        readable = None if tokens is None else tokens[:, None, None]
+        readable = None if exists is None else exists[:, None, None]  # (B, 1, 1, n)
         y = F.scaled_dot_product_attention(q, k, v, readable)  # (B, heads, n, head width)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.narrow(F.gelu(self.widen(self.norm2(x))))
@@ -108,10 +108,10 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(s) for _ in range(layers))
         self.norm = nn.LayerNorm(s.dim)
 
-    def forward(self, x: Float[Tensor, "B n dim"], tokens: Bool[Tensor, "B n"] | None) -> Float[Tensor, "B n dim"]:
+    def forward(self, x: Float[Tensor, "B n dim"], exists: Bool[Tensor, "B n"] | None) -> Float[Tensor, "B n dim"]:
         """Apply the blocks; tokens attend to those that exist."""
         for block in self.blocks:
-            x = block(x, tokens)
+            x = block(x, exists)
         return self.norm(x)
 
 
@@ -169,9 +169,9 @@ class JointTransformer(VideoTransformer):
 
     def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
         """Joint attention over space and time."""
-        x, when, exist = self.tokens(frames)
+        x, when, exists = self.tokens(frames)
         places = x.shape[2]
-        x = self.encoder((x + when[:, :, None]).flatten(1, 2), exist.repeat_interleave(places, 1))
+        x = self.encoder((x + when[:, :, None]).flatten(1, 2), exists.repeat_interleave(places, 1))
         x = x.unflatten(1, (-1, places))
         return x, x.mean(2)
 
@@ -187,11 +187,11 @@ class FactorisedTransformer(VideoTransformer):
 
     def encode(self, frames: TimeSeries) -> tuple[Tensor, Tensor]:
         """Attention over space, then over time; tubelets are decoded from the sum of both features."""
-        x, when, exist = self.tokens(frames)
+        x, when, exists = self.tokens(frames)
         batch, moments = x.shape[:2]
         summary = self.summary.expand(batch * moments, 1, -1)
         x = self.spatial(torch.cat([summary, x.flatten(0, 1)], 1), None).unflatten(0, (batch, moments))
-        y = self.temporal(x[:, :, 0] + when, exist)
+        y = self.temporal(x[:, :, 0] + when, exists)
         return x[:, :, 1:] + y[:, :, None], y
 
 

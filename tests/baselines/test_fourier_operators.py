@@ -125,10 +125,10 @@ class Record(nn.Module):
 def movie(batch=2, T=4, seed=0):
     times = uniform(batch, T, seed=seed).sort(1).values
     observed = uniform(batch, T, 6, 5, 1, seed=seed + 1) > 0.2
-    present = torch.ones(batch, T, dtype=torch.bool)
-    present[1, -1] = observed[1, -1] = False
+    exists = torch.ones(batch, T, dtype=torch.bool)
+    exists[1, -1] = observed[1, -1] = False
     times[1, -1] = times[1, -2]
-    return TimeSeries(times, normal(batch, T, 6, 5, 1, seed=seed + 2) * observed, observed, present)
+    return TimeSeries(times, normal(batch, T, 6, 5, 1, seed=seed + 2) * observed, observed, exists)
 
 
 def test_what_the_forecaster_is_given():
@@ -153,7 +153,7 @@ def test_index_puts_frame_after_frame():
     assert given.shape == (2, 3, 6, 5, 9) and not given[..., 4:].any()
     torch.testing.assert_close(given[:, 0, ..., :4].permute(0, 3, 1, 2), f.values[..., 0])
     torch.testing.assert_close(given[0, 2, 3, 2, :4], f.times[0])
-    assert not given[1, :, ..., 3].any()  # an absent frame leaves its slot empty
+    assert not given[1, :, ..., 3].any()  # padding leaves its slot empty
     torch.testing.assert_close(y, f.values[:, :2])
     with pytest.raises(CSTError, match="3 places in time, got 4 frames; set slots=6"):
         MovieOperator(1, True, "index", slots=5, padding=2, **SIZES)(f, f.times)

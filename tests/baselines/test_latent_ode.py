@@ -35,14 +35,14 @@ def exact(z0, at):
 
 
 def frames(batch=3, T=5, c=2, seed=0):
-    """Irregular times; the last two frames of sample 1 are absent and one value of sample 0 is missing."""
+    """Irregular times; the last two frames of sample 1 are padding and one value of sample 0 is missing."""
     times = uniform(batch, T, seed=seed).sort(1).values
-    present = torch.ones(batch, T, dtype=torch.bool)
-    present[1, -2:] = False
+    exists = torch.ones(batch, T, dtype=torch.bool)
+    exists[1, -2:] = False
     times[1, -2:] = times[1, -3]
-    observed = present[..., None].expand(-1, -1, c).clone()
+    observed = exists[..., None].expand(-1, -1, c).clone()
     observed[0, 1, 0] = False
-    return TimeSeries(times, normal(batch, T, c, seed=seed + 1) * observed, observed, present)
+    return TimeSeries(times, normal(batch, T, c, seed=seed + 1) * observed, observed, exists)
 
 
 def test_solution_of_a_linear_equation_and_its_order():
@@ -99,7 +99,7 @@ def network(mask=True, **sizes):
 
 
 def test_posterior_by_hand():
-    """From the last present frame to the first: h ← tanh(W [x, observed, gap, h] + b)."""
+    """From the last exists frame to the first: h ← tanh(W [x, observed, gap, h] + b)."""
     net, f = network(), frames()
     mean, log_variance = net.posterior(f)
     for i in range(3):

@@ -19,13 +19,13 @@ SIZES = Sizes(initial_encoder=4, controller_encoder=3, controller=5, generator=6
 
 
 def frames(batch=3, T=5, c=2, seed=0):
-    """Irregular times; the last two frames of sample 1 are absent."""
+    """Irregular times; the last two frames of sample 1 are padding."""
     times = uniform(batch, T, seed=seed).sort(1).values
-    present = torch.ones(batch, T, dtype=torch.bool)
-    present[1, -2:] = False
+    exists = torch.ones(batch, T, dtype=torch.bool)
+    exists[1, -2:] = False
     times[1, -2:] = times[1, -3]
-    observed = present[..., None].expand(-1, -1, c).clone()
-    return TimeSeries(times, normal(batch, T, c, seed=seed + 1) * observed, observed, present)
+    observed = exists[..., None].expand(-1, -1, c).clone()
+    return TimeSeries(times, normal(batch, T, c, seed=seed + 1) * observed, observed, exists)
 
 
 def network(mask=False):
@@ -43,17 +43,17 @@ def test_bidirectional_encoder_equals_torchs():
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     out, ends = theirs(packed)
     expected = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0]
-    present = torch.arange(5) < lengths[:, None]
-    states, last = ours(x, present)
-    torch.testing.assert_close(states * present[..., None], expected)
+    exists = torch.arange(5) < lengths[:, None]
+    states, last = ours(x, exists)
+    torch.testing.assert_close(states * exists[..., None], expected)
     torch.testing.assert_close(last, torch.cat(tuple(ends), -1))
 
 
 def test_one_sample_step_by_step():
-    """The equations of the description, with plain cells, on the sample that has absent frames."""
+    """The equations of the description, with plain cells, on the sample that has padding."""
     net, f = network(), frames()
     factors, divergence = net.run(f, None)
-    T = 3  # present frames of sample 1
+    T = 3  # exists frames of sample 1
     x = torch.cat([f.values[1, :T], f.gaps[1, :T, None]], -1)
     given = torch.ones(1, T, dtype=torch.bool)
     mean, log_variance = net.initial_posterior(net.initial_encoder(x[None], given)[1][0]).chunk(2)

@@ -1,4 +1,4 @@
-"""3D-ViT and ViViT: tubelets, who reads whom, absent frames, per-token decoding."""
+"""3D-ViT and ViViT: tubelets, who reads whom, padding, per-token decoding."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_clock_tells_times_apart():
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_absent_frames_change_nothing(which):
+def test_padding_changes_nothing(which):
     net, f = networks()[which], movie()
     y = net.reconstruct(f[:, :3])
     longer = TimeSeries(
