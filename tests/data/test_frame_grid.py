@@ -66,6 +66,8 @@ def test_samples_of_different_length():
     assert exists.tolist() == [[True] * 3, [True, False, False]]
     assert times.tolist() == [[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]]
     assert torch.equal(frames[1, 0], frames[0, 0]) and not frames[1, 1:].any() and not seen[1, 1:].any()
+    early = batch.replace(coords=torch.where(batch.exists[..., None], batch.coords - 5, 0))  # padding stays at zero
+    assert grid.read(early)[0].tolist() == [[-5.0, -4.5, -4.0], [-5.0, 0.0, 0.0]]
 
 
 # What is missing

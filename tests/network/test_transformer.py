@@ -127,6 +127,19 @@ def test_a_split_context_carries_the_initial_values_and_the_residual():
     assert torch.equal(*y)
 
 
+def test_the_residual_is_what_the_start_left_of_observed_values():
+    """None where the values are the initial ones; values that were not observed have none."""
+    network, context = tiny_network(1, split_context=True), tiny_context(1)
+    start, at = start_of("smooth", context), constant(queries(1))
+    context = network.prepare(context, start)
+    explained = context.replace(values=torch.where(context.observed, context.initial, torch.nan))
+    y = network(explained, at, start(at))[1].value
+    assert relative_error(y, network(context, at, start(at))[1].value) > 1e-3
+    with torch.no_grad():
+        network.residual.weight.zero_()
+    assert torch.equal(y, network(context, at, start(at))[1].value)
+
+
 def test_only_networks_that_read_initial_values_get_them():
     context = tiny_context(1)
     start = start_of("linear", context)

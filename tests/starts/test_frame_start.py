@@ -105,6 +105,18 @@ def test_cubic_convolution_is_of_third_order():
     assert np.log2(errors[1] / errors[2]) > 2.7
 
 
+def test_a_patch_beyond_the_frame_is_held_at_its_edge_and_does_not_change_there():
+    movie = blob(3, 12, 8)
+    frames = Started(movie)
+    at = [[1.0, -2.0, 3.5], [1.0, 13.0, 99.0]]
+    assert np.allclose(frames(at)[0, ..., 0], movie[1, :4, 2:6], atol=1e-9)
+    assert np.allclose(frames(at)[1, ..., 0], movie[1, 8:, 4:], atol=1e-9)
+    terms = plan(3, [(0, 1, 0), (0, 0, 1)])
+    y = frames.start(straight_line(frames.scaled(at), terms.directions, 1))
+    by_row, by_col = (terms.partial(y, q)[0] for q in terms.weights)
+    assert not by_row.any() and by_col[0].any() and not by_col[1].any()
+
+
 def test_sizes_that_do_not_divide_continue_the_edge_pixel():
     """Beyond the frame there is no zero: a constant movie is constant everywhere."""
     movie = np.full((3, 5, 6), 7.0)
