@@ -185,6 +185,9 @@ class Model(ABC):
         """How patches tile a frame, of a model of movies."""
         return self.kind_.layout
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "shape_")
+
     # Keeping
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -214,8 +217,6 @@ class Model(ABC):
             if sizes != [shape[0]] * 2 + [shape[1]] * 2:
                 raise ValueError(f"scaling has {sizes} entries for d={shape[0]} and c={shape[1]}")
             model._restore(tensors, about, *shape)
-        except CSTError:
-            raise
         except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
             reason = f"{error} is missing" if isinstance(error, KeyError) else lines[0]
