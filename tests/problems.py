@@ -10,8 +10,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from cstformer.data.batch import Context
-from cstformer.network.transformer import Architecture, ContinuousTransformer
+from cstformer.data.batch import Batch
+from cstformer.network.architecture import Architecture
+from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.curves import make_start
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.taylor.series import Series
@@ -133,7 +134,7 @@ def tiny_network(
 
 def tiny_context(
     d: int = 1, c: int = 2, n: int = 6, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0
-) -> Context:
+) -> Batch:
     """Irregular points; the last point of sample 1 is padding, and one channel of one point is missing."""
     coords = uniform(batch, n, d, seed=seed)
     if d == 1:  # keep the knots apart
@@ -143,9 +144,9 @@ def tiny_context(
         observed[1, -1] = False
     if c > 1:
         observed[0, 2, 1] = False
-    return Context(coords.to(dtype), normal(batch, n, c, seed=seed + 1, dtype=dtype), observed)
+    return Batch(coords.to(dtype), normal(batch, n, c, seed=seed + 1, dtype=dtype), observed)
 
 
-def start_of(kind: str, context: Context) -> Callable[[Series], Series]:
+def start_of(kind: str, context: Batch) -> Callable[[Series], Series]:
     kernel = Kernel(KERNEL.lengthscales * context.coords.shape[-1], KERNEL.amplitude, KERNEL.offset, KERNEL.noise)
     return make_start(kind, context.coords, context.values, context.observed, kernel)
