@@ -15,7 +15,6 @@ ASKED = {
     "baselines/sequences.py": 1,  # models of time series refuse points of several axes that are no frames
     "experiments/calcium/decoding.py": 1,  # a map of attention needs patches to be drawn on
     "experiments/navier_stokes/noise_levels.py": 1,  # the noise of one sample is known for frames alone
-    "training/objective.py": 1,  # patches of hidden frames are asked about more often
 }
 
 

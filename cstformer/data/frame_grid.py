@@ -100,14 +100,20 @@ class FrameGrid:
         latest = t.new_full((len(t), count), -torch.inf)
         latest = latest.scatter_reduce(1, batch.frame, t.masked_fill(~present, -torch.inf), "amax")
         times = torch.where(exists, latest, torch.zeros_like(latest))
-        complete = int(exists.sum()) * self.layout.grid[0] * self.layout.grid[1] == int(present.sum())
-        if complete and int(present.sum()) * self.layout.c == int(
-            batch.observed.sum()
-        ):  # the usual case, half the cost
+        if self.complete(batch):  # the usual case, at half the cost
             values = self.frames(batch, batch.values)
             return times, exists, values, exists[..., None, None, None].expand_as(values)
         values, seen = (self.frames(batch, x) for x in (batch.values * batch.observed, batch.observed))
         return times, exists, values, seen
+
+    def complete(self, batch: Batch) -> bool:
+        """Whether every pixel of every patch of every frame that exists was observed."""
+        assert batch.frame is not None, "locate the batch first"
+        present = batch.exists
+        exists = torch.zeros_like(present).scatter_reduce(1, batch.frame, present, "amax")  # (B, n): frames come first
+        tokens = int(present.sum())
+        patches = self.layout.grid[0] * self.layout.grid[1]
+        return int(exists.sum()) * patches == tokens and tokens * self.layout.c == int(batch.observed.sum())
 
     def whole(self, batch: Batch) -> tuple[Float[Tensor, "B T"], Bool[Tensor, "B T"], Float[Tensor, "B T H W C"]]:
         """Times, existence and pixels of the frames, with missing pixels filled and nothing beyond the frame."""

@@ -166,9 +166,7 @@ class Page:
         elif samples.d == 1:
             self.shown = CurveView(exhibit.model, samples[index], query, self.act)
         else:
-            raise CSTError(
-                f"the explorer shows curves and frames; this model has {samples.d} axes and no frames"
-            )
+            raise CSTError(f"the explorer shows curves and frames; this model has {samples.d} axes and no frames")
         self.picks[:], self.extras[:], self.main[:] = self.shown.picks, self.shown.extras, self.shown.main
 
     def receive(self) -> None:

@@ -201,8 +201,7 @@ class CST(Settings, NeuralModel, BaseEstimator):
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
         super()._restore(tensors, about, d, c)
         self.noise_, self.mu_ = about["noise"], about["mu"]
-        if self.kernel_ is None:
-            raise ValueError("kernel is missing")
+        self.kind_.check_prior(self.start)
 
     def _check_sizes(self, tensors: dict[str, Tensor], d: int, c: int) -> None:
         found = sum(v.numel() for v in tensors.values())

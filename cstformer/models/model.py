@@ -55,8 +55,6 @@ class Model(ABC):
     """Key in a registry, and on the command line."""
     label: ClassVar[str]
     """Name in tables and figures."""
-    curves_only: ClassVar[bool] = False
-    """Whether only d = 1 makes sense."""
     frames_only: ClassVar[bool] = False
     """Whether only movies, cut into patch tokens, make sense."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {"default": {}, "smoke": {}, "paper": {}}
@@ -255,8 +253,6 @@ class Model(ABC):
         samples, name = check_training(samples), type(self).__name__
         if given is not None and not self.learns_corruption:
             raise CSTError(f"{name} cannot learn from given=: no training adapts it to a corruption; leave it out")
-        if self.curves_only and samples.d != 1:
-            raise CSTError(f"{name} needs d = 1, got samples with {samples.d} coordinate axes")
         if self.frames_only and samples.layout is None:
             raise CSTError(f"{name} needs the patches of a movie (frames_to_samples), got {samples}")
         return samples

@@ -46,6 +46,7 @@ class Frames(DataKind):
     noise_share: ClassVar[float] = 0.7
     optimiser: ClassVar[str] = "muon"
     near: ClassVar[bool] = True
+    hidden_first: ClassVar[int] = 4
     ends_stay: ClassVar[bool] = True
     shifts: ClassVar[bool] = True
     layout: PatchLayout
@@ -134,6 +135,13 @@ class Frames(DataKind):
             given = self.corrupt(some, corruption, torch.Generator().manual_seed(seed))
             self.trust = fit_trust(self.grid.whole(some)[2], self.grid.whole(some.replace(values=given))[2])
 
+    def check_prior(self, start: str) -> None:
+        """Training needs the waves as well, and the start ``median`` the trust."""
+        super().check_prior(start)
+        missing = [name for name in ("waves", "trust") if getattr(self, name) is None]
+        if "waves" in missing or (start == "median" and missing):
+            raise ValueError(f"{missing[0]} is missing")
+
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
         """Interpolate frames in time and cut the patch out."""
         if smoother is None:
@@ -167,9 +175,9 @@ class Frames(DataKind):
         return self.grid.shift(batch, target, (row, col))
 
     def clean(self, batch: Batch, target: Tensor) -> Tensor:
-        """Drop the bands of waves that are noise alone; only where all pixels were observed."""
+        """Drop the bands of waves that are noise alone; only where all pixels of all frames were observed."""
         assert self.waves is not None, "fit the prior first"
-        if not bool((batch.observed | ~batch.exists[..., None]).all()):
+        if not self.grid.complete(batch):  # a missing patch would count as zeros and smear into its neighbours
             return target
         frames = self.grid.frames(batch, target)
         return self.grid.tokens(batch, self.waves.join(self.waves.split(frames), *self.layout.frame))

@@ -53,6 +53,8 @@ class DataKind(ABC):
     """What ``optimiser="auto"`` means."""
     near: ClassVar[bool] = False
     """What ``nearness="auto"`` means."""
+    hidden_first: ClassVar[int] = 1
+    """How many times as likely a training step asks about a hidden point as about a visible one."""
     ends_stay: ClassVar[bool] = False
     """Whether the first and the last moment of a sample are never hidden."""
     shifts: ClassVar[bool] = False
@@ -122,6 +124,11 @@ class DataKind(ABC):
     def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> None:
         """Fit what the starts need to training samples."""
         self.kernel = self.fit_kernel(batch, seed)
+
+    def check_prior(self, start: str) -> None:
+        """Refuse a model file without what its start needs."""
+        if self.kernel is None:
+            raise ValueError("kernel is missing")
 
     @abstractmethod
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:

@@ -20,7 +20,6 @@ from cstformer.training.sharing import draw
 
 TOKENS_PER_STEP = 2**12  # context tokens of one training step: large samples come in smaller batches
 MAX_QUERIES = 128  # real points of a sample that a training step asks about
-HIDDEN_FIRST = 4  # how many times as likely a step asks about a patch of a hidden frame as of a visible one
 
 
 class SobolevObjective:
@@ -75,7 +74,7 @@ class SobolevObjective:
         if self.shifts and int(torch.randint(2, (), generator=generator)) == 0:
             points, target = self.kind.shift(batch, target, generator)
         if points.coords.shape[1] > MAX_QUERIES and s.pattern == "context":
-            some = self._some_queries(points.exists, keep, batch.frame is not None, generator)
+            some = self._some_queries(points.exists, keep, generator)
             points, keep = points.pick(some), keep.gather(1, some)
             target = target.gather(1, some[..., None].expand(-1, -1, target.shape[-1]))
         every = self._every()
@@ -94,11 +93,10 @@ class SobolevObjective:
             coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)
         return batch.replace(coords=coords, values=values, observed=batch.observed & keep[..., None]), target
 
-    def _some_queries(self, exists: Tensor, keep: Tensor, frames: bool, generator: Generator) -> Tensor:
+    def _some_queries(self, exists: Tensor, keep: Tensor, generator: Generator) -> Tensor:
         """Points (B, `MAX_QUERIES`) that a step asks about; queries do not read each other, so a few are enough."""
         scores = draw(torch.rand, exists.shape, generator).to(keep.device)
-        if frames:
-            scores = torch.where(keep, scores, scores / HIDDEN_FIRST)
+        scores = torch.where(keep, scores, scores / self.kind.hidden_first)
         return scores.masked_fill(~exists, 2).argsort(1)[:, :MAX_QUERIES]
 
     def _every(self) -> int:

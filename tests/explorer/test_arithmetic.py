@@ -61,9 +61,7 @@ def test_interpolants_take_each_channel_at_its_own_points():
 
 def test_noise_grows_and_gaps_stay_where_they_are():
     sample, sd = waves(1, 9)[0], np.array([10.0, 20.0])
-    added = {
-        n: curves.disturbed(sample, Changes(noise=n, seed=3), sd).values - sample.values for n in (0.0, 0.1, 0.2)
-    }
+    added = {n: curves.disturbed(sample, Changes(noise=n, seed=3), sd).values - sample.values for n in (0.0, 0.1, 0.2)}
     assert not added[0.0].any()
     np.testing.assert_allclose(added[0.2], 2 * added[0.1], atol=1e-12)
     assert 0.05 < np.std(added[0.1] / sd) < 0.2

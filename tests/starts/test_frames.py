@@ -39,6 +39,17 @@ def test_targets_keep_the_waves_that_are_more_than_noise():
     torch.testing.assert_close(kind.clean(batch, target), torch.tensor(want), rtol=0, atol=1e-12)
 
 
+def test_targets_stay_where_a_whole_patch_is_missing():
+    """A patch without a token would count as zeros and smear into its neighbours."""
+    movie = np.stack([ripples(1, 8, 8)[0]] * 2)
+    movie[1, :4, :4] = nan
+    kind, batch = frames_of(movie, periodic=True)
+    kind.waves = TWO_LOUD
+    assert batch.exists.sum() == 7 and not kind.grid.complete(batch)
+    assert kind.clean(batch, batch.values) is batch.values
+
+
+
 @pytest.mark.parametrize("missing", [0, 3])
 def test_targets_stay_where_pixels_are_missing(missing):
     """One pixel that was not observed, or rows of patches that stick out of the frame."""
