@@ -189,6 +189,7 @@ def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
 def test_hidden_frames_are_asked_first(monkeypatch):
     """Of four hidden and eight visible points, five of which are asked, more than half are hidden ones."""
     o, points = objective(mu=0.0, hide=0.01), batch(n=12)
+    monkeypatch.setattr(o.kind, "hidden_first", Frames.hidden_first, raising=False)
     groups = torch.arange(12).div(4, rounding_mode="floor").expand(2, -1)
     hidden, answers = [], SobolevObjective.answers
 
