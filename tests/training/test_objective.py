@@ -7,6 +7,7 @@ import torch
 from problems import KERNEL, generator, tiny_context, tiny_network
 
 from cstformer.data.batch import Batch
+from cstformer.starts.frames import Frames
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kinds import unfitted_kind
 from cstformer.training.disturbance import hide_points
