@@ -49,7 +49,6 @@ def test_targets_stay_where_a_whole_patch_is_missing():
     assert kind.clean(batch, batch.values) is batch.values
 
 
-
 @pytest.mark.parametrize("missing", [0, 3])
 def test_targets_stay_where_pixels_are_missing(missing):
     """One pixel that was not observed, or rows of patches that stick out of the frame."""
