@@ -25,7 +25,6 @@ from cstformer.models.reader import AttentionMaps, Reader
 from cstformer.network.architecture import Architecture, parameter_count
 from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.kind import Corruption
-from cstformer.system.memory import keep_freed_memory
 from cstformer.taylor.derivatives import check_multi_index
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.settings import PRESETS, NetworkSettings, Settings, check_names, setting_fields
@@ -92,18 +91,6 @@ class CST(Settings, NeuralModel, BaseEstimator):
 
     # Answers
 
-    def predict(self, context: Samples, at: Any) -> Float[np.ndarray, "N m c"]:
-        """Values at any coordinates, in the user's units.
-
-        Parameters
-        ----------
-        context : Samples
-            The observed points of each function.
-        at : array (N, m, d), or (m, d) for all samples alike; (m,) where d = 1
-        """
-        d, _ = self._fitted()
-        return self.derivative(context, at, (0,) * d)
-
     def derivative(self, context: Samples, at: Any, index: Sequence[int]) -> Float[np.ndarray, "N m c"]:
         """Partial derivative at any coordinates, in the user's units.
 
@@ -114,16 +101,13 @@ class CST(Settings, NeuralModel, BaseEstimator):
             Order along each coordinate axis, e.g. ``(2,)``, or ``(1, 0, 1)`` for ∂²/∂t∂col. In pattern
             ``joint`` it is the derivative along a simultaneous shift of all queries.
         """
-        index = check_multi_index(index, self._fitted()[0])
-        return self.derivatives(context, at, [index])[0]
+        wanted = [check_multi_index(index, self._fitted()[0])]
+        return reader.derivatives(self, *self._inputs(context, at), wanted)[0]
 
     def derivatives(self, context: Samples, at: Any, indices: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Several partial derivatives in one pass; order 0 is the value."""
-        d, _ = self._fitted()
-        wanted = [check_multi_index(i, d) for i in indices]
-        keep_freed_memory()
-        context, queries = self._inputs(context, at, stacklevel=6)
-        return reader.derivatives(self, context, queries, wanted)
+        wanted = [check_multi_index(index, self._fitted()[0]) for index in indices]
+        return reader.derivatives(self, *self._inputs(context, at), wanted)
 
     def attention(self, context: Samples, at: Any, values: Any = None) -> AttentionMaps:
         """Attention maps of every layer and head for these context points and queries.

@@ -156,10 +156,10 @@ class Model(ABC):
         """Describe each sample by the model's own state, where it has one."""
         raise CSTError(f"{type(self).__name__} has no latent state; use predict")
 
-    def _inputs(self, context: Samples, at: Any, stacklevel: int = 4) -> tuple[Samples, np.ndarray]:
+    def _inputs(self, context: Samples, at: Any) -> tuple[Samples, np.ndarray]:
         """Check both; the context sorted, the queries as (N, m, d), in the user's units."""
         queries = check_queries(context, at, *self._fitted())
-        warn_outside(self.kind_.outside(queries), self.names_["coord_names"], stacklevel)
+        warn_outside(self.kind_.outside(queries), self.names_["coord_names"], stacklevel=4)
         return context.merged().sorted(), queries
 
     @property

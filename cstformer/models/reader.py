@@ -20,6 +20,7 @@ from cstformer.errors import CSTError
 from cstformer.models.arithmetic import COMPILE_ANSWERS_FROM, arithmetic, compiles
 from cstformer.network.architecture import parameter_count
 from cstformer.system.devices import is_out_of_memory
+from cstformer.system.memory import keep_freed_memory
 from cstformer.system.threads import thread_limit
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import DerivativePlan, MultiIndex, check_multi_index, plan
@@ -133,6 +134,7 @@ def derivatives(
     model: CST, context: Samples, queries: Float[np.ndarray, "N m d"], wanted: list[MultiIndex]
 ) -> list[Float[np.ndarray, "N m c"]]:
     """Partial derivatives at the queries, all in the user's units."""
+    keep_freed_memory()
     a = model.network_.architecture
     terms = plan(a.d, wanted)
     compiled = compiles(model, terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)

@@ -45,7 +45,7 @@ def test_training_and_answers_ask_for_it(monkeypatch):
     import numpy as np
 
     from cstformer import CST, Samples
-    from cstformer.models import cst as estimator
+    from cstformer.models import reader as estimator
     from cstformer.training import loop as training
 
     calls = []
