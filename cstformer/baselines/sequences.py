@@ -104,6 +104,12 @@ class TimeSeries:
         observed = self.observed[rows, order] & widen(exists, self.values)
         return TimeSeries(times, self.values[rows, order] * observed, observed, exists)
 
+    def visible(self, keep: Bool[Tensor, "B T *S"]) -> TimeSeries:
+        """Hide the cells where ``keep`` is False; states of which nothing is left are dropped."""
+        observed = self.observed & keep
+        left = observed.flatten(2).any(-1)
+        return TimeSeries(self.times, self.values * observed, observed, self.exists).only(left)
+
     def channels(self, mask: bool, clock: Float[Tensor, "B T"] | None = None) -> Float[Tensor, "B T *F"]:
         """Values, ``observed`` (if ``mask``) and a number per frame (``clock``), concatenated along the last axis."""
         parts = [self.values] + ([self.observed.to(self.values)] if mask else [])
@@ -212,17 +218,22 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
             few = np.sort(np.random.default_rng(self.seed).permutation(len(samples))[:NOISE_SAMPLES])
             data_noise = kind_of(samples[few]).estimate_noise(samples[few], self.seed)
             self.noise_ = self.kind_.noise_share * data_noise if self.noise == "auto" else float(self.noise)
-        self._disturbance = Disturbance(self.hide, self.noise_, data_noise)
+        cells = (
+            self.kind_.cell_gaps(self.kind_.batch(samples, torch.float32, torch.device("cpu")))
+            if self.hide_cells == "auto"
+            else float(self.hide_cells)
+        )
+        self._disturbance = Disturbance(self.hide, cells, self.noise_, data_noise)
         super()._fit(samples, state, progress)
 
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:
         frames = self._frames(batch)
-        keep = self._disturbance.keep(frames.exists, generator, self._groups(frames))
+        keep = self._disturbance.keep(frames.observed, frames.exists, generator, self._groups(frames))
         if self._corruption is not None:
             values, target = self._corrupted(frames, generator), frames.values
         else:
             values, target = self._disturbance.add_noise(frames.values, keep, generator)
-        shown = TimeSeries(frames.times, values * frames.observed, frames.observed, frames.exists).only(keep)
+        shown = TimeSeries(frames.times, values * frames.observed, frames.observed, frames.exists).visible(keep)
         return self._error(shown, *self._choose(frames, target, generator), generator)
 
     def _error(self, shown: TimeSeries, at: Tensor, target: Tensor, observed: Tensor, generator: Generator) -> Tensor:
@@ -259,7 +270,8 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         masks = []
         for index in self._passes(len(batch), n):
             frames = self._frames(batch[index])
-            keep = hide_for_validation(frames.exists, min(0.5, self.hide), generator, self._groups(frames))
+            hide, cells = min(0.5, self.hide), self._disturbance.cells
+            keep = hide_for_validation(frames.observed, frames.exists, hide, cells, generator, self._groups(frames))
             masks.append((index, keep, self._corrupted(frames, generator)))
 
         @torch.no_grad()
@@ -268,9 +280,9 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
             for index, keep, given in masks:
                 frames = self._frames(batch[index])
                 shown = TimeSeries(frames.times, given, frames.observed, frames.exists)
-                hidden = frames.observed & ~widen(keep, frames.values)
+                hidden = frames.observed & ~keep
                 where = hidden if bool(hidden.any()) else frames.observed
-                y = self.network_(shown.only(keep), frames.times)
+                y = self.network_(shown.visible(keep), frames.times)
                 errors.append(float(data_term(y, frames.values, where, 2.0)))
                 counts.append(int(where.sum()))
             return float(np.average(errors, weights=counts))

@@ -133,7 +133,7 @@ def _nested_step(settings: Settings, pieces: int = 1) -> Callable[[], Tensor]:
 def _random_parts(objective: SobolevObjective, points: Batch, generator) -> tuple[Batch, Tensor, Tensor]:
     """Draw what `SobolevObjective.loss` draws, in the same order."""
     s = objective.settings
-    keep = objective.disturbance.keep(points.exists, generator)
+    keep = objective.disturbance.keep(points.observed, points.exists, generator)
     context, target = objective.disturb(points, keep, generator)
     low, high = sampling.box(points.coords, points.exists)
     return context, target, sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)

@@ -167,7 +167,9 @@ class CST(Settings, NeuralModel, BaseEstimator):
         """Make the loss of a training step."""
         assert self.kernel_ is not None
         noises = self.noise_, self.kernel_.noise
-        return SobolevObjective(self.network_, self.kind_, run, *noises, mu, getattr(self, "_corruption", None))
+        return SobolevObjective(
+            self.network_, self.kind_, run, *noises, mu, getattr(self, "_corruption", None), self.cells_
+        )
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         network = ContinuousTransformer(self._architecture(d, c)).to(self._dtype())

@@ -62,6 +62,7 @@ class Fitting:
         assert model.kernel_ is not None
         share = model.kind_.noise_share
         model.noise_ = share * model.kernel_.noise if model.noise == "auto" else float(model.noise)
+        model.cells_ = model.kind_.cell_gaps(some) if model.hide_cells == "auto" else float(model.hide_cells)
         processes = model.devices * model.nodes
         batch = min(model.batch, max(processes, TOKENS_PER_STEP // samples.n))
         self.run = dataclasses.replace(plain_settings(model), batch=batch, optimiser=_optimiser(model))

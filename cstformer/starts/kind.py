@@ -79,6 +79,10 @@ class DataKind(ABC):
     def outside(self, queries: Float[np.ndarray, "N m d"]) -> Float[np.ndarray, "N m a"]:
         """Queries in the model's units, along the first axes: those that have an outside."""
 
+    def cell_gaps(self, batch: Batch) -> float:
+        """Share of the missing cells that lie at points which exist, between 0 and 1; see `Points`."""
+        return 0.0
+
     @abstractmethod
     def spacing(self, batch: Batch) -> Float[Tensor, " d"]:
         """Mean distance between neighbouring tokens along each axis, in the model's units."""

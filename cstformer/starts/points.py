@@ -20,6 +20,9 @@ from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units
 from cstformer.taylor import series
 
 
+FEWEST_CELLS, MOST_CELLS = 0.25, 0.75  # bounds of the share of samples that hide single cells
+
+
 class Points(DataKind):
     """Points with coordinates of any dimension; see `DataKind`."""
 
@@ -31,6 +34,18 @@ class Points(DataKind):
     def outside(self, queries: Float[np.ndarray, "N m d"]) -> Float[np.ndarray, "N m d"]:
         """All axes have an outside."""
         return self.scaling.coords(queries)
+
+    def cell_gaps(self, batch: Batch) -> float:
+        """Share of the missing cells that lie at points which exist.
+
+        The other missing cells are those of whole points: a sample is taken to miss what it has fewer than the longest.
+        Bounded by `FEWEST_CELLS` and `MOST_CELLS` where cells are missing at all, so that both cells and points are
+        learned: a user may ask for either.
+        """
+        exists = batch.exists
+        single = int((exists[..., None] & ~batch.observed).sum())
+        whole = int((exists.sum(1).max() - exists.sum(1)).sum()) * batch.observed.shape[-1]
+        return min(MOST_CELLS, max(FEWEST_CELLS, single / (single + whole))) if single else 0.0
 
     def spacing(self, batch: Batch) -> Float[Tensor, " d"]:
         """N points in [0,1]^d are about n^(−1/d) apart."""

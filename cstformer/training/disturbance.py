@@ -1,7 +1,7 @@
 """What a training step hides and disturbs: the same for CST and every rival.
 
-A step hides some points of each sample, adds noise to the rest (or draws a corruption of them), and asks the model for
-all of them. The order of the random draws is fixed: shares and scores of hiding, then corruption or noise.
+A step hides some points of each sample, or single cells, adds noise to the rest (or draws a corruption of it), and asks
+the model for all of them. The order of the random draws is fixed: shares and scores of hiding, then corruption or noise.
 """
 
 from __future__ import annotations
@@ -22,34 +22,45 @@ class Disturbance:
     Attributes
     ----------
     hide : float
-        Largest fraction of a sample's points hidden in a step.
+        Largest fraction of a sample's points, or cells, hidden in a step.
+    cells : float
+        Share of the samples that hide single cells (one channel of one point) instead of whole points.
     noise : float
         Standard deviation of the added noise, in standardised units.
     data_noise : float
         Estimated noise already in the data, same units.
     independent : bool
-        Whether targets of visible points get the opposite noise, see `add_noise`; only the squared loss allows it.
+        Whether targets of visible cells get the opposite noise, see `add_noise`; only the squared loss allows it.
     """
 
     hide: float = 0.0
+    cells: float = 0.0
     noise: float = 0.0
     data_noise: float = 0.0
     independent: bool = True
 
     def keep(
-        self, exists: Bool[Tensor, "B n"], generator: Generator, groups: Int[Tensor, "B n"] | None = None
-    ) -> Bool[Tensor, "B n"]:
-        """Draw which points stay visible; see `hide_points`."""
-        return hide_points(exists, self.hide, generator, groups)
+        self,
+        observed: Bool[Tensor, "B n *S"],
+        exists: Bool[Tensor, "B n"],
+        generator: Generator,
+        groups: Int[Tensor, "B n"] | None = None,
+    ) -> Bool[Tensor, "B n *S"]:
+        """Draw which cells stay visible: of each sample all cells of some points, or single cells."""
+        keep = widen(hide_points(exists, self.hide, generator, groups), observed).expand_as(observed)
+        if self.cells == 0:
+            return keep
+        single = draw(torch.rand, (len(observed),), generator).to(observed.device) < self.cells
+        return torch.where(widen(single, observed), hide_cells(observed, self.hide, generator), keep)
 
     def add_noise(
-        self, values: Float[Tensor, "B n *S"], keep: Bool[Tensor, "B n"], generator: Generator
+        self, values: Float[Tensor, "B n *S"], keep: Bool[Tensor, "B n *S"], generator: Generator
     ) -> tuple[Float[Tensor, "B n *S"], Float[Tensor, "B n *S"]]:
-        """Noisy values, and the targets of all points.
+        """Noisy values, and the targets of all cells.
 
-        With noise ε of standard deviation s on the input, and noise σ already in the data, a visible point's target is
+        With noise ε of standard deviation s on the input, and noise σ already in the data, a visible cell's target is
         y − (σ/s)² ε. Its error is then independent of that of the input y + ε (recorrupted-to-recorrupted, Pang et
-        al. 2021): copying the noise of the data is not rewarded. The target of a hidden point is y itself.
+        al. 2021): copying the noise of the data is not rewarded. The target of a hidden cell is y itself.
         """
         if self.noise <= 0:
             return values, values
@@ -57,7 +68,7 @@ class Disturbance:
         if not self.independent or self.data_noise <= 0:
             return values + noise, values
         ratio = (self.data_noise / self.noise) ** 2
-        return values + noise, values - ratio * noise * widen(keep, noise)
+        return values + noise, values - ratio * noise * keep
 
 
 def hide_points(
@@ -97,19 +108,35 @@ def hide_points(
     return keep & exists
 
 
+def hide_cells(
+    observed: Bool[Tensor, "B n *S"], largest: float, generator: Generator | None = None
+) -> Bool[Tensor, "B n *S"]:
+    """Which observed cells stay visible: as `hide_points`, with cells in the place of points."""
+    return hide_points(observed.flatten(1), largest, generator).view_as(observed)
+
+
 def hide_for_validation(
+    observed: Bool[Tensor, "B n *S"],
     exists: Bool[Tensor, "B n"],
-    largest: float,
+    hide: float,
+    cells: float,
     generator: Generator,
     groups: Int[Tensor, "B n"] | None = None,
     tries: int = 20,
-) -> Bool[Tensor, "B n"]:
-    """Draw until at least one point is hidden wherever a sample has three; a few samples may keep all of them."""
+) -> Bool[Tensor, "B n *S"]:
+    """Draw until at least one point is hidden wherever a sample has three; a few samples may keep all of them.
+
+    Where training hides single cells, so do the samples with odd numbers: validation is scored on both.
+    """
     keep = exists
     for _ in range(tries):
-        drawn = hide_points(exists, largest, generator, groups)
+        drawn = hide_points(exists, hide, generator, groups)
         keep = torch.where((keep == exists).all(1, keepdim=True), drawn, keep)
-    return keep
+    keep = widen(keep, observed).expand_as(observed)
+    if cells == 0:
+        return keep
+    odd = torch.arange(len(observed), device=observed.device) % 2 == 1
+    return torch.where(widen(odd, observed), hide_cells(observed, hide, generator), keep)
 
 
 def validation_patterns(samples: int, points: int, tokens: int) -> int:

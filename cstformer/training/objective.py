@@ -40,6 +40,8 @@ class SobolevObjective:
     corruption : callable, optional
         Draws what the model is given of a batch, anew in every step and in the place of noise. The batch itself is
         then the target.
+    cells : float
+        Share of the samples of a step that hide single cells instead of whole points.
     """
 
     def __init__(
@@ -51,11 +53,12 @@ class SobolevObjective:
         data_noise: float,
         mu: float,
         corruption: Corruption | None = None,
+        cells: float = 0.0,
     ):
         self.network, self.kind, self.settings = network, kind, settings
         self.mu, self.corruption = mu, corruption
         noise = 0.0 if corruption is not None else noise
-        self.disturbance = Disturbance(settings.hide, noise, data_noise, independent=settings.p == 2)
+        self.disturbance = Disturbance(settings.hide, cells, noise, data_noise, independent=settings.p == 2)
         self.cleans = corruption is None and settings.p == 2  # denoised targets keep the mean, not other moments
         self.shifts = kind.shifts and settings.pattern == "context"
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
@@ -64,7 +67,7 @@ class SobolevObjective:
     def loss(self, batch: Batch, generator: Generator) -> Tensor:
         """Loss of a training step; everything random comes from ``generator``."""
         s = self.settings
-        keep = self.disturbance.keep(batch.exists, generator, batch.frame)
+        keep = self.disturbance.keep(batch.observed, batch.exists, generator, batch.frame)
         context, target = self.disturb(batch, keep, generator)
         if self.cleans:
             target = self.kind.clean(batch, target)
@@ -74,12 +77,12 @@ class SobolevObjective:
         if self.shifts and int(torch.randint(2, (), generator=generator)) == 0:
             points, target = self.kind.shift(batch, target, generator)
         if points.coords.shape[1] > MAX_QUERIES and s.pattern == "context":
-            some = self._some_queries(points.exists, keep, generator)
-            points, keep = points.pick(some), keep.gather(1, some)
+            some = self._some_queries(points.exists, context.exists, generator)
+            points = points.pick(some)
             target = target.gather(1, some[..., None].expand(-1, -1, target.shape[-1]))
         every = self._every()
         order = self.plan.order if every == 1 or int(torch.randint(every, (), generator=generator)) == 0 else 0
-        at_real, at_dummies = self.answers(context, points, keep, dummies, order)
+        at_real, at_dummies = self.answers(context, points, dummies, order)
         return self.combine(at_real, target, points.observed, at_dummies, every * self.mu)
 
     def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
@@ -91,12 +94,12 @@ class SobolevObjective:
         coords = batch.coords
         if self.settings.coord_noise > 0:
             coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)
-        return batch.replace(coords=coords, values=values, observed=batch.observed & keep[..., None]), target
+        return batch.replace(coords=coords, values=values, observed=batch.observed & keep), target
 
-    def _some_queries(self, exists: Tensor, keep: Tensor, generator: Generator) -> Tensor:
+    def _some_queries(self, exists: Tensor, visible: Tensor, generator: Generator) -> Tensor:
         """Points (B, `MAX_QUERIES`) that a step asks about; queries do not read each other, so a few are enough."""
-        scores = draw(torch.rand, exists.shape, generator).to(keep.device)
-        scores = torch.where(keep, scores, scores / self.kind.hidden_first)
+        scores = draw(torch.rand, exists.shape, generator).to(exists.device)
+        scores = torch.where(visible, scores, scores / self.kind.hidden_first)
         return scores.masked_fill(~exists, 2).argsort(1)[:, :MAX_QUERIES]
 
     def _every(self) -> int:
@@ -119,7 +122,7 @@ class SobolevObjective:
             return self.kind.start(self.settings.start, context)
 
     def answers(
-        self, context: Batch, points: Batch, keep: Tensor, dummies: Tensor, order: int
+        self, context: Batch, points: Batch, dummies: Tensor, order: int
     ) -> tuple[Tensor, series.Series | None]:
         """The model at all real points (B, n, c), and its series to this order at the dummy points, if not 0."""
         network, start = self.network, self.start(context)
@@ -131,14 +134,15 @@ class SobolevObjective:
             at_real = network.read(encoded, real, start(real)).value
             return at_real, network.read(encoded, dummy, start(dummy)) if order else None
         # joint: hidden points are queries beside the dummy points; visible ones answer for themselves.
-        if bool((keep == points.exists).all()):
+        visible = context.exists
+        if bool((visible == points.exists).all()):
             at_context, at_dummies = network(context, dummy, start(dummy))
             return at_context, at_dummies if order else None
         queries = series.concatenate([real, dummy], 1)
-        exists = torch.cat([points.exists & ~keep, keep.new_ones(dummies.shape[:2])], 1)
+        exists = torch.cat([points.exists & ~visible, visible.new_ones(dummies.shape[:2])], 1)
         at_context, at_queries = network(context, queries, start(queries), exists=exists)
-        n = keep.shape[1]
-        at_real = torch.where(keep[..., None], at_context, at_queries.value[:, :n])
+        n = visible.shape[1]
+        at_real = torch.where(visible[..., None], at_context, at_queries.value[:, :n])
         return at_real, at_queries.map(lambda c: c[:, :, n:]) if order else None
 
 
@@ -153,7 +157,8 @@ class Validation:
         self.objective = objective
         generator = torch.Generator().manual_seed(seed)
         self.batch = batch = batch[torch.arange(len(batch)).repeat(patterns)]
-        self.keep = hide_for_validation(batch.exists, hide, generator, batch.frame)
+        cells = objective.disturbance.cells
+        self.keep = hide_for_validation(batch.observed, batch.exists, hide, cells, generator, batch.frame)
         low, high = sampling.box(batch.coords, batch.exists)
         self.dummies = sampling.dummy_coords("regular", low, high, max(1, objective.settings.dummies))
         self.given = batch.values
@@ -167,9 +172,9 @@ class Validation:
         for index in torch.arange(len(self.batch)).split(max(1, 4 * o.settings.batch)):
             place = index.to(self.keep.device)
             points, keep = self.batch[index], self.keep[place]
-            context = points.replace(values=self.given[place], observed=points.observed & keep[..., None])
-            at_real, at_dummies = o.answers(context, points, keep, self.dummies[place], o.plan.order)
-            hidden = points.observed & ~keep[..., None]
+            context = points.replace(values=self.given[place], observed=points.observed & keep)
+            at_real, at_dummies = o.answers(context, points, self.dummies[place], o.plan.order)
+            hidden = points.observed & ~keep
             if not bool(hidden.any()):
                 hidden = points.observed
             total += float(o.combine(at_real, points.values, hidden, at_dummies, o.mu)) * len(index)

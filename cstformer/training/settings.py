@@ -97,6 +97,14 @@ class DisturbanceSettings:
     hide: float = setting(
         0.5, "largest fraction of a sample's points hidden per step; 0 is the paper's", low=0, high=0.95
     )
+    hide_cells: float | str = setting(
+        "auto",
+        "share of the samples that hide single cells (one channel of a point) instead of whole points; "
+        "auto: as the gaps of the data are",
+        ("auto",),
+        low=0,
+        high=1,
+    )
     noise: float | str = setting(
         "auto",
         "sd of the noise added to context values in training, in units of the values' sd; auto: the data's own noise",
