@@ -10,11 +10,12 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 
 import cstformer.starts.frames
 import cstformer.starts.points
-from cstformer import CST, Samples
+from cstformer import CST, CSTError, Samples
 from cstformer.starts.gaussian_process import Kernel
 
 
@@ -73,3 +74,17 @@ def _shaken_model(settings: tuple[tuple[str, Any], ...]) -> CST:
 def wave_model(**settings: Any) -> CST:
     """A model of `waves()` whose weights are all at work; float64 unless said otherwise."""
     return copy.deepcopy(_shaken_model(tuple(sorted({"precision": "float64", **settings}.items()))))
+
+
+def named_waves() -> Samples:
+    """Three samples of `waves` with names and ids of their own."""
+    return waves(3).replace(sample_ids=["a", "b", "7"])
+
+
+def refused(call: Callable[[], Any], *words: str) -> None:
+    """Check that a call is refused in one line that has these words."""
+    with pytest.raises(CSTError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)

@@ -14,7 +14,6 @@ from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST
-from cstformer.starts.frames import cut_patches
 from cstformer.starts.kinds import kind_of, unfitted_kind
 from cstformer.training.disturbance import Disturbance
 
@@ -155,31 +154,6 @@ def test_windows_look_back():
     np.testing.assert_allclose(past.times, [[0, 0.2], [0, 0.2], [0.1, 0.1], [0.1, 0.6]], rtol=1e-6)
     np.testing.assert_allclose(ahead, [[0.2, 0], [0.9, 0.7], [-0.1, -0.1], [4.9, 4.4]], rtol=1e-6, atol=1e-7)
     assert past.values[..., 0].tolist() == [[1, 2], [1, 2], [3, 3], [3, 5]]
-
-
-def test_cut_is_bilinear_between_pixels():
-    """A picture that is linear in row and column is cut exactly anywhere inside."""
-    row, col = torch.meshgrid(torch.arange(6.0), torch.arange(5.0), indexing="ij")
-    pictures = torch.stack([2 * row + col, row - 3 * col]).double()[..., None]
-    corner = torch.tensor([[1.25, 0.5], [2.0, 1.0], [3.75, 2.5]]).double()
-    patches = cut_patches(pictures, torch.tensor([0, 1, 0]), corner, (2, 2)).unflatten(1, (2, 2))
-    for patch, k, (r, c) in zip(patches, (0, 1, 0), corner.tolist(), strict=True):
-        i, j = torch.meshgrid(torch.arange(2.0), torch.arange(2.0), indexing="ij")
-        expected = 2 * (r + i) + c + j if k == 0 else (r + i) - 3 * (c + j)
-        torch.testing.assert_close(patch, expected.double())
-    edge = cut_patches(pictures, torch.tensor([0]), torch.tensor([[5.0, 4.0]]).double(), (2, 2))
-    assert edge.tolist() == [[14.0] * 4]  # beyond the picture its edge continues
-
-
-def test_cut_of_a_periodic_picture_goes_on_at_the_opposite_edge():
-    picture = torch.sin(torch.arange(8.0).double() * torch.pi / 4)[:, None].expand(8, 6)[None, ..., None]
-    corner = torch.tensor([[6.0, 5.0], [-3.0, 11.0], [7.5, 0.0]]).double()
-    patches = cut_patches(picture, torch.zeros(3, dtype=torch.long), corner, (4, 2), periodic=True).unflatten(1, (4, 2))
-    row = torch.arange(4).double()
-    for patch, first in zip(patches[:2], (6, -3), strict=True):
-        torch.testing.assert_close(patch, torch.sin((first + row) * torch.pi / 4)[:, None].expand(4, 2))
-    middle = (torch.sin((7 + row) * torch.pi / 4) + torch.sin((8 + row) * torch.pi / 4)) / 2
-    torch.testing.assert_close(patches[2], middle[:, None].expand(4, 2))
 
 
 @pytest.mark.filterwarnings("ignore:coordinates lie outside")

@@ -86,8 +86,8 @@ def test_refusals(refused, curves, model, tmp_path, monkeypatch, change, words):
 def test_damaged_and_newer_models(refused, curves, model, tmp_path):
     ask = ["predict", model, curves, "--at", "3", "--out", tmp_path / "o.csv"]
     text = (model / "model.json").read_text()
-    (model / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
-    refused(ask, "newer cstformer (format 99, this one reads 1); upgrade")
+    (model / "model.json").write_text(text.replace('"format": 2', '"format": 99'))
+    refused(ask, "newer cstformer (format 99, this one reads 2); upgrade")
     (model / "model.json").write_text(text)
     weights = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes(weights[: len(weights) // 2])

@@ -3,31 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
-from small_models import waves
+from small_models import named_waves, refused
 
-from cstformer import CSTError, Samples
+from cstformer import Samples
 from cstformer.data.queries import load_queries
 
 
 @pytest.fixture(scope="module")
 def context():
-    s = waves(3)
-    return Samples(
-        s.coords,
-        s.values,
-        coord_names=["t"],
-        value_names=["y0", "y1"],
-        sample_ids=["a", "b", "7"],
-        units=s.units,
-    )
-
-
-def refused(call, *words):
-    with pytest.raises(CSTError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
+    return named_waves()
 
 
 @pytest.mark.parametrize(

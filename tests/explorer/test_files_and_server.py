@@ -320,7 +320,7 @@ def test_runs_show_their_models(tmp_path):
     [
         (["nowhere"], "nowhere does not exist; give a directory written by `cst fit`"),
         (["model", "--data", "nothing.csv"], "cannot read nothing.csv: there is no such file"),
-        (["model", "--token", "short"], "--token must have 16 characters"),
+        (["model", "--token", "short"], "--token must have at least 16 characters"),
         (["model", "--address", "not.an.address.invalid"], "cannot listen on not.an.address.invalid"),
         (["model", "--port", "99999"], "cannot listen on 127.0.0.1, port 99999"),
     ],

@@ -3,31 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from small_models import blob, fit_quickly, wave_model, waves
+from small_models import blob, fit_quickly, named_waves, refused, wave_model
 
-from cstformer import CST, CSTError, CSTWarning, Samples, frames_to_samples
+from cstformer import CST, CSTWarning, frames_to_samples
 from cstformer.models.answers import predict_movie, predict_samples
 
 
 @pytest.fixture(scope="module")
 def context():
-    s = waves(3)
-    return Samples(
-        s.coords,
-        s.values,
-        coord_names=["t"],
-        value_names=["y0", "y1"],
-        sample_ids=["a", "b", "7"],
-        units=s.units,
-    )
-
-
-def refused(call, *words):
-    with pytest.raises(CSTError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
+    return named_waves()
 
 
 def test_answers_are_samples_with_names_ids_and_units(context):
