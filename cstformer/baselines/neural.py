@@ -42,7 +42,7 @@ class NeuralBaseline(NeuralModel):
             lambda index, generator: self._loss(data[training[index]], generator),
             self._validation(data[held_out]),
             len(training),
-            type(self)(**self.settings() | {"batch": batch}),
+            type(self)(**self.settings() | {"batch": batch, "max_minutes": self._minutes_left()}),
             optimiser=getattr(self, "optimiser", "adamw"),
             state=state,
             progress=self.label if progress else None,

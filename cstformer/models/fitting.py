@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,12 +68,9 @@ class Fitting:
 
     def fit(self, state: Path | None, progress: bool) -> None:
         """Choose μ, then train."""
-        model, began = self.model, time.monotonic()
+        model = self.model
         model.mu_ = self._choose_mu()
-        run = self.run
-        if run.max_minutes is not None:  # trials count as training
-            left = run.max_minutes - (time.monotonic() - began) / 60
-            run = dataclasses.replace(run, max_minutes=max(0.0, left))
+        run = dataclasses.replace(self.run, max_minutes=model._minutes_left())  # the prior and trials count too
         model.report_ = self._train(model.mu_, run, state, progress)
         if model.report_.ended == "cap":
             warnings.warn(model.report_.sentence(model), CSTWarning, stacklevel=5)

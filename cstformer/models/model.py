@@ -7,6 +7,7 @@ A model is a dataclass of settings. Fitted attributes end in ``_``. `Model` is f
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,7 @@ class Model(ABC):
             given, of the same shape; e.g. with half of the pixels replaced by noise. It is drawn anew in every step, in
             the place of noise; ``samples`` are the clean truth. Only models that are trained can learn from it.
         """
+        began = time.monotonic()
         self._check_settings()
         samples = self._check_samples(samples, given)
         self.__dict__.pop("shape_", None)  # a fit that fails leaves a model that is not fitted
@@ -127,11 +129,11 @@ class Model(ABC):
             "value_names": list(samples.value_names),
             "units": dict(samples.units),
         }
-        self._corruption = given
+        self._corruption, self._began = given, began
         try:
             self._fit(samples, None if state is None else Path(state), progress)
         finally:
-            del self._corruption  # it may be any function, which nobody could save
+            del self._corruption, self._began  # the first may be any function, which nobody could save
         self.shape_ = (samples.d, samples.c)
         return self
 

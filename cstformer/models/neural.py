@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,12 @@ class NeuralModel(TrainingSettings, Model):
 
     def _batch(self, samples: Samples) -> Batch:
         return self.kind_.batch(samples, self._dtype(), self.device_)
+
+    def _minutes_left(self) -> float | None:
+        """What is left of ``max_minutes``, which counts everything since the call of `fit`."""
+        if self.max_minutes is None:
+            return None
+        return max(0.0, self.max_minutes - (time.monotonic() - self._began) / 60)
 
     def _dtype(self) -> torch.dtype:
         return storage_dtype(self.precision)

@@ -68,18 +68,56 @@ def make_start(
     >>> start(series.constant(torch.tensor([[[0.25], [3.0]]]))).value.flatten().tolist()
     [0.5, 2.0]
     """
-    batch, n, c = values.shape
     if bool((observed == observed[..., :1]).all()):
         return _one_mask(name, coords, values, observed[..., 0], kernel)
-    # Channels observed at different points are separate problems: fold them into the batch, (B, n, c) → (B·c, n, 1).
-    fold = lambda x: x.transpose(1, 2).reshape(batch * c, n, 1)  # noqa: E731
-    inner = _one_mask(name, coords.repeat_interleave(c, 0), fold(values), fold(observed)[..., 0], kernel)
+    return _by_channel(name, coords, values, observed, kernel)
+
+
+# Channels of one batch are grouped by how many points they have; a group is padded to its longest. Upper ends of the
+# groups: most channels of a clinical table have a few points, a few have many.
+_GROUPS = (8, 32, 128)
+
+
+def _by_channel(
+    name: str, coords: Coords, values: Values, observed: Bool[Tensor, "B n c"], kernel: Kernel | None
+) -> Start:
+    """Start for channels that are observed at different points: each is a problem of its own, of its own points only.
+
+    The B·c problems are solved in groups of similar size. A channel without any point starts at 0.
+    """
+    batch, _, c = values.shape
+    fold = lambda x: x.transpose(1, 2).flatten(0, 1)  # (B, n, c) → (B·c, n)  # noqa: E731
+    y, exists = fold(values), fold(observed)
+    count = exists.sum(1)
+    group = torch.bucketize(count, torch.tensor(_GROUPS, device=count.device))  # 8 points still belong to the first
+    parts: list[tuple[Tensor, Tensor, Start]] = []
+    for number in range(len(_GROUPS) + 1):
+        row = ((group == number) & (count > 0)).nonzero()[:, 0]
+        if len(row) == 0:
+            continue
+        longest = int(count[row].max())
+        # Observed points first, in their order; the rest of the longest's length is padding.
+        point = exists[row].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :longest]
+        sample = row // c
+        inner = _one_mask(
+            name, coords[sample[:, None], point], y[row[:, None], point][..., None], exists[row[:, None], point], kernel
+        )
+        parts.append((row, sample, inner))
+
+    empty = (count == 0).nonzero()[:, 0]
+    place = torch.cat([*(row for row, _, _ in parts), empty]).argsort()  # of each problem among the parts
 
     def start(x: Series) -> Series:
-        y = inner(x.map(lambda k: k.repeat_interleave(c, 1)))  # (J, B·c, m, 1)
-        return y.map(lambda k: k.squeeze(-1).unflatten(1, (batch, c)).transpose(2, 3))  # (J, B, m, c)
+        solved = [inner(_samples(x, sample)).coefs[..., 0] for _, sample, inner in parts]  # (J, problems, m) each
+        zeros = values.new_zeros(len(x.coefs), len(empty), x.coefs.shape[2])
+        y = torch.cat([*solved, zeros], 1)[:, place]
+        return Series(y.unflatten(1, (batch, c)).transpose(2, 3), x.order, x.directions)  # (J, B, m, c)
 
     return start
+
+
+def _samples(x: Series, index: Tensor) -> Series:
+    return x.map(lambda c: c[:, index])
 
 
 def _one_mask(name: str, coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
@@ -19,7 +20,7 @@ from cstformer.starts.gaussian_process import Kernel, fit_kernel, posterior_weig
 from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
 from cstformer.taylor import series
 
-
+KERNEL_CELLS = 2**20  # cells, observed or not, of the samples that the kernel is fitted to
 FEWEST_CELLS, MOST_CELLS = 0.25, 0.75  # bounds of the share of samples that hide single cells
 
 
@@ -66,6 +67,9 @@ class Points(DataKind):
 
     def fit_kernel(self, batch: Batch, seed: int) -> Kernel:
         """Fit in all coordinates; channels with different points are samples of their own."""
+        if batch.observed.numel() > KERNEL_CELLS:  # enough for the kernel, and channels multiply the work
+            few = max(1, KERNEL_CELLS * len(batch) // batch.observed.numel())
+            batch = batch[torch.randperm(len(batch), generator=Generator().manual_seed(seed))[:few]]
         coords, values, mask = one_mask(batch)
         some = mask.any(1)
         return fit_kernel(coords[some], values[some], mask[some], seed, MAX_NOISE)

@@ -1,7 +1,7 @@
 """What a training step hides and disturbs: the same for CST and every rival.
 
 A step hides some points of each sample, or single cells, adds noise to the rest (or draws a corruption of it), and asks
-the model for all of them. The order of the random draws is fixed: shares and scores of hiding, then corruption or noise.
+the model for all of them. The order of the random draws is fixed: hiding first, then corruption or noise.
 """
 
 from __future__ import annotations

@@ -40,7 +40,13 @@ class TrainingReport:
             "interrupted": "interrupted, best weights kept",
             "not finite": "the loss was not finite, best weights before that kept",
         }[self.ended]
+        idle = "; training never improved on the start, so the model answers with it" if self.useless else ""
         return (
             f"{self.steps} of {settings.steps} steps in {self.seconds:.0f} s ({why}); "
-            f"best validation loss {self.best_score:.5g} at step {self.best_step}"
+            f"best validation loss {self.best_score:.5g} at step {self.best_step}{idle}"
         )
+
+    @property
+    def useless(self) -> bool:
+        """Whether the best weights are those before the first step."""
+        return self.steps > 0 and self.best_step == 0
