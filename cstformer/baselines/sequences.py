@@ -223,7 +223,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
             if self.hide_cells == "auto"
             else float(self.hide_cells)
         )
-        self._disturbance = Disturbance(self.hide, cells, self.noise_, data_noise)
+        self._disturbance = Disturbance(self.hide, self.noise_, data_noise, cells=cells)
         super()._fit(samples, state, progress)
 
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:

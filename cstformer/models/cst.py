@@ -182,11 +182,12 @@ class CST(Settings, NeuralModel, BaseEstimator):
         return Architecture(d=d, c=c, near=near, **self.kind_.network_options(self.start, self.pattern), **sizes)
 
     def _description(self) -> dict[str, Any]:
-        return super()._description() | {"noise": self.noise_, "mu": self.mu_}
+        return super()._description() | {"noise": self.noise_, "cells": self.cells_, "mu": self.mu_}
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
         super()._restore(tensors, about, d, c)
         self.noise_, self.mu_ = about["noise"], about["mu"]
+        self.cells_ = about.get("cells", 0.0)  # version 0.1.0 hid whole points alone
         self.kind_.check_prior(self.start)
 
     def _check_sizes(self, tensors: dict[str, Tensor], d: int, c: int) -> None:

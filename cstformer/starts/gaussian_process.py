@@ -35,6 +35,7 @@ Exists = Bool[Tensor, "B n"]
 MIN_NOISE = 1e-4  # lower bound of σ, in standard deviations of the values: below, K + σ²I is singular to rounding
 # Fitting costs O(n³) per sample and step of the optimiser. These caps keep it to seconds:
 MAX_POINTS = 300  # points of a sample
+LONG, MIN_POINTS = 4, 16  # points of a sample over the mean of all, and the points that are kept in any case
 MAX_CHANNELS = 16  # channels; they share one kernel
 MIN_SAMPLES = 8  # samples taken at least, even if their points exceed ``max_numbers``
 # Starting points of the optimiser, in the model's units. Several, because the likelihood can have one maximum that
@@ -154,6 +155,7 @@ def _subset(
     enough = int((exists[order].sum(1).cumsum(0) < max_numbers).sum()) + 1
     chosen = order[: max(enough, min(MIN_SAMPLES, len(order)))]
     coords, values, exists = coords[chosen].double(), values[chosen].double(), exists[chosen]
+    coords, values, exists = _without_padding(coords, values, exists)
     n, d = coords.shape[1:]
     if n > MAX_POINTS:
         # Curves keep a run of neighbours: small distances tell the noise from the process.
@@ -162,6 +164,21 @@ def _subset(
     if values.shape[-1] > MAX_CHANNELS:
         values = values[..., torch.randperm(values.shape[-1], generator=generator)[:MAX_CHANNELS]]
     return coords, values, exists
+
+
+def _without_padding(coords: Tensor, values: Tensor, exists: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Move the points that exist to the front and cut off what is padding in most samples.
+
+    A matrix is as large as the longest sample, so a few long ones among many short ones would set the cost of all:
+    samples keep at most `LONG` times the mean number of points, a run of neighbours.
+    """
+    count = exists.sum(1)
+    longest = min(int(count.max()), max(MIN_POINTS, int(LONG * count.double().mean())))
+    if longest >= exists.shape[1]:
+        return coords, values, exists
+    order = exists.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :longest]
+    row = torch.arange(len(order))[:, None]
+    return coords[row, order], values[row, order], exists[row, order]
 
 
 def _factor(kernel: Kernel, coords: Coords, exists: Exists) -> Float[Tensor, "B n n"]:

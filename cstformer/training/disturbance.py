@@ -23,21 +23,21 @@ class Disturbance:
     ----------
     hide : float
         Largest fraction of a sample's points, or cells, hidden in a step.
-    cells : float
-        Share of the samples that hide single cells (one channel of one point) instead of whole points.
     noise : float
         Standard deviation of the added noise, in standardised units.
     data_noise : float
         Estimated noise already in the data, same units.
     independent : bool
         Whether targets of visible cells get the opposite noise, see `add_noise`; only the squared loss allows it.
+    cells : float
+        Share of the samples that hide single cells (one channel of one point) instead of whole points.
     """
 
     hide: float = 0.0
-    cells: float = 0.0
     noise: float = 0.0
     data_noise: float = 0.0
     independent: bool = True
+    cells: float = 0.0
 
     def keep(
         self,
@@ -54,9 +54,9 @@ class Disturbance:
         return torch.where(widen(single, observed), hide_cells(observed, self.hide, generator), keep)
 
     def add_noise(
-        self, values: Float[Tensor, "B n *S"], keep: Bool[Tensor, "B n *S"], generator: Generator
+        self, values: Float[Tensor, "B n *S"], keep: Bool[Tensor, "B n *_"], generator: Generator
     ) -> tuple[Float[Tensor, "B n *S"], Float[Tensor, "B n *S"]]:
-        """Noisy values, and the targets of all cells.
+        """Noisy values, and the targets of all cells; ``keep`` says which cells, or whole points (B, n), are visible.
 
         With noise ε of standard deviation s on the input, and noise σ already in the data, a visible cell's target is
         y − (σ/s)² ε. Its error is then independent of that of the input y + ε (recorrupted-to-recorrupted, Pang et
@@ -68,7 +68,7 @@ class Disturbance:
         if not self.independent or self.data_noise <= 0:
             return values + noise, values
         ratio = (self.data_noise / self.noise) ** 2
-        return values + noise, values - ratio * noise * keep
+        return values + noise, values - ratio * noise * widen(keep, noise)
 
 
 def hide_points(

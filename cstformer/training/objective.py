@@ -14,7 +14,7 @@ from cstformer.starts.kind import Corruption, DataKind
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.training import losses, sampling
-from cstformer.training.disturbance import Disturbance, hide_for_validation
+from cstformer.training.disturbance import Disturbance, hide_for_validation, widen
 from cstformer.training.settings import Settings
 from cstformer.training.sharing import draw
 
@@ -58,7 +58,7 @@ class SobolevObjective:
         self.network, self.kind, self.settings = network, kind, settings
         self.mu, self.corruption = mu, corruption
         noise = 0.0 if corruption is not None else noise
-        self.disturbance = Disturbance(settings.hide, cells, noise, data_noise, independent=settings.p == 2)
+        self.disturbance = Disturbance(settings.hide, noise, data_noise, settings.p == 2, cells)
         self.cleans = corruption is None and settings.p == 2  # denoised targets keep the mean, not other moments
         self.shifts = kind.shifts and settings.pattern == "context"
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
@@ -94,7 +94,7 @@ class SobolevObjective:
         coords = batch.coords
         if self.settings.coord_noise > 0:
             coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)
-        return batch.replace(coords=coords, values=values, observed=batch.observed & keep), target
+        return batch.replace(coords=coords, values=values, observed=batch.observed & widen(keep, values)), target
 
     def _some_queries(self, exists: Tensor, visible: Tensor, generator: Generator) -> Tensor:
         """Points (B, `MAX_QUERIES`) that a step asks about; queries do not read each other, so a few are enough."""

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from small_models import fit_quickly, known_kernel, waves
+from small_models import fit_quickly, known_kernel, patched_kernel, waves
 from toy_training import same
 
 from cstformer import CST, CSTError, CSTWarning, Samples
@@ -179,3 +179,25 @@ def test_ctrl_c_during_the_search_for_mu_ends_the_fit(monkeypatch):
     monkeypatch.setattr(SobolevObjective, "loss", lambda *a: os.kill(os.getpid(), signal.SIGINT) or loss(*a))
     with pytest.raises(KeyboardInterrupt):
         fit_quickly(tiny(steps=40, mu="search"), waves())
+
+
+def test_the_cap_counts_everything_since_the_call(monkeypatch):
+    """The time of the prior is taken from that of the training."""
+    import cstformer.models.fitting as fitting
+
+    left, clock = [], [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    honest = fitting.train
+
+    def train(*args, **options):
+        left.append(args[4].max_minutes)
+        return honest(*args, **options)
+
+    def slow_kernel(coords, *_):
+        clock[0] += 30.0
+        return known_kernel(coords)
+
+    monkeypatch.setattr(fitting, "train", train)
+    with patched_kernel(slow_kernel):
+        tiny(max_minutes=2.0).fit(waves())
+    assert left == [1.5]

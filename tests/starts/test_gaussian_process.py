@@ -146,3 +146,31 @@ def test_smoothing_weights_are_the_posterior_means_of_several_kernels():
     for kernel, found in zip(kernels, weights, strict=True):
         start = make_start("smooth", knots[..., None], identity, exists[..., None].expand(-1, -1, 5), kernel)
         assert torch.allclose(found, start(series.constant(at[..., None])).value, atol=1e-8)
+
+
+def test_padding_does_not_change_the_fit():
+    """Channels with few points among many empty slots: the same kernel as without the slots."""
+    coords, values = uniform(12, 8, 1).sort(1).values, normal(12, 8, 1, seed=3)
+    exists = torch.ones(12, 8, dtype=torch.bool)
+    exists[::2, 5:] = False
+    plain = fit_kernel(coords, values, exists)
+    spread = torch.arange(0, 40, 5)
+    wide = [torch.zeros(12, 40, *x.shape[2:], dtype=x.dtype).index_copy(1, spread, x) for x in (coords, values, exists)]
+    padded = fit_kernel(*wide)
+    assert padded.lengthscales[0] == pytest.approx(plain.lengthscales[0], rel=1e-4)
+    assert padded.noise == pytest.approx(plain.noise, rel=1e-4)
+
+
+def test_a_start_by_channel_is_that_of_each_channel_alone():
+    """Channels with 0, 3, 12 and 40 of 40 points, which are solved in groups of similar size."""
+    coords, values = uniform(2, 40, 1).sort(1).values, normal(2, 40, 4, seed=4)
+    observed = torch.zeros(2, 40, 4, dtype=torch.bool)
+    for channel, count in enumerate((0, 3, 12, 40)):
+        observed[:, torch.randperm(40, generator=torch.Generator().manual_seed(channel))[:count], channel] = True
+    at = series.straight_line(uniform(2, 5, 1, seed=9), torch.ones(1, 1, dtype=torch.float64), 2)
+    for name in ("linear", "cubic", "smooth"):
+        together = make_start(name, coords, values, observed, KERNELS[1])(at).coefs
+        for channel in range(1, 4):
+            alone = make_start(name, coords, values[..., [channel]], observed[..., [channel]], KERNELS[1])(at).coefs
+            torch.testing.assert_close(together[..., [channel]], alone, rtol=1e-9, atol=1e-9)
+        assert not together[..., 0].any()

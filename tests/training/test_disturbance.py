@@ -63,7 +63,7 @@ def test_hiding_is_reproducible():
 def test_validation_hides_something_wherever_three_points_exist():
     exists = torch.ones(200, 4, dtype=torch.bool)
     exists[:50, 2:] = False
-    keep = hide_for_validation(exists, 0.5, generator(0))
+    keep = hide_for_validation(exists[..., None], exists, 0.5, 0.0, generator(0))[..., 0]
     assert torch.equal(keep[:50], exists[:50])  # two points always stay
     assert bool((keep[50:].sum(1) < 4).all()) and bool((keep.sum(1) >= 2).all())
 
@@ -104,3 +104,28 @@ def test_no_noise_leaves_the_values_alone():
         normal(2, 3, 1), torch.ones(2, 3, dtype=bool), generator(0)
     )
     assert values is target
+
+
+def test_cells_are_hidden_in_their_share_of_the_samples():
+    """A sample hides whole points or single cells, and two cells always stay."""
+    exists = torch.ones(4000, 6, dtype=torch.bool)
+    observed = exists[..., None].repeat(1, 1, 3)
+    observed[:, 0, 1:] = False
+    keep = Disturbance(hide=0.9, cells=0.3).keep(observed, exists, generator(0)) & observed
+    partly = keep.any(-1) & (observed & ~keep).any(-1)  # some cells of a point are hidden, others visible
+    share = float(partly.any(1).double().mean())
+    assert 0.2 < share < 0.3  # a few of the 30 % hide nothing, or whole points by chance
+    assert int(keep.flatten(1).sum(1).min()) >= 2
+    points = Disturbance(hide=0.9).keep(observed, exists, generator(0))
+    assert torch.equal(points, points[..., :1].expand_as(points))
+    cells = Disturbance(hide=0.8, cells=1.0).keep(observed, exists, generator(1)) & observed
+    hidden = 1 - cells.sum() / observed.sum()
+    assert float(hidden) == pytest.approx(0.4, abs=0.02)  # the mean of a share between 0 and 0.8
+
+
+def test_validation_is_scored_at_points_and_at_cells():
+    exists = torch.ones(40, 5, dtype=torch.bool)
+    observed = exists[..., None].repeat(1, 1, 4)
+    keep = hide_for_validation(observed, exists, 0.5, 0.5, generator(0))
+    whole = (keep == keep[..., :1]).all(-1).all(-1)
+    assert bool(whole[::2].all()) and int(whole[1::2].sum()) < 4

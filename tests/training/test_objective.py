@@ -45,7 +45,7 @@ def test_hidden_values_never_reach_an_answer(d, pattern, attention, start):
     def answers(values):
         moved = points.replace(values=values)
         context, target = o.disturb(moved, keep, generator(3))
-        at_real, at_dummies = o.answers(context, moved, keep, dummies, o.plan.order)
+        at_real, at_dummies = o.answers(context, moved, dummies, o.plan.order)
         return at_real[points.exists], at_dummies.coefs, target
 
     huge = torch.where(hidden[..., None], torch.full_like(points.values, 1e6), points.values)
@@ -83,7 +83,7 @@ def test_no_noise_and_no_hiding_is_the_plain_sobolev_loss():
     """context: the loss is data_term at all real points + μ Σ over dummies, recomputed here plainly."""
     o, points = objective(hide=0.0, dummy_law="regular", mu=0.01, sobolev_every=1), batch()
     low, high = box(points.coords, points.exists)
-    at_real, y = o.answers(points, points, points.exists, dummy_coords("regular", low, high, 4), o.plan.order)
+    at_real, y = o.answers(points, points, dummy_coords("regular", low, high, 4), o.plan.order)
     error = (at_real - points.values)[points.observed].square().mean()
     slopes = y.at(1)[0].square().mean() + (2 * y.at(2)[0]).square().mean()
     torch.testing.assert_close(o.loss(points, generator(0)), error + 0.01 * slopes)
@@ -94,7 +94,7 @@ def test_groups_are_hidden_together(pattern):
     o, points = objective(pattern), batch()
     grouped = points.replace(frame=torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(2, -1))
     assert bool(torch.isfinite(o.loss(grouped, generator(0))))
-    keep = Validation(o, grouped, seed=0).keep
+    keep = Validation(o, grouped, seed=0).keep.all(-1)
     assert bool((points.exists & ~keep).any())
     kept, exists = (x.reshape(2, 3, 2).sum(-1) for x in (keep, points.exists))
     assert bool(((kept == 0) | (kept == exists)).all())
@@ -119,8 +119,9 @@ def test_validation_hides_something_everywhere_and_scores_it():
     validation = Validation(o, data, seed=0, patterns=3)
     points = validation.batch
     assert len(validation.batch) == 15
-    hidden = points.exists & ~validation.keep
-    assert bool(hidden.any(1).all()) and bool((validation.keep.sum(1) >= 2).all())
+    keep = validation.keep.all(-1) & points.exists
+    hidden = points.exists & ~keep
+    assert bool(hidden.any(1).all()) and bool((keep.sum(1) >= 2).all())
     before = validation.score()
     values = torch.where(hidden[..., None], points.values + 10, points.values)
     validation.batch = points.replace(values=values)
@@ -173,9 +174,9 @@ def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
     o, points = objective(mu=0.0), batch(n=12)
     asked, answers = [], SobolevObjective.answers
 
-    def spy(self, context, points, keep, dummies, order):
+    def spy(self, context, points, dummies, order):
         asked.append((context.coords.shape[1], points.coords.shape[1]))
-        return answers(self, context, points, keep, dummies, order)
+        return answers(self, context, points, dummies, order)
 
     monkeypatch.setattr(SobolevObjective, "answers", spy)
     means = []
@@ -194,9 +195,10 @@ def test_hidden_frames_are_asked_first(monkeypatch):
     groups = torch.arange(12).div(4, rounding_mode="floor").expand(2, -1)
     hidden, answers = [], SobolevObjective.answers
 
-    def spy(self, context, points, keep, dummies, order):
-        hidden.append(float((~keep).double().mean()))
-        return answers(self, context, points, keep, dummies, order)
+    def spy(self, context, points, dummies, order):
+        given = set(context.coords[context.exists][:, 0].tolist())  # times of both samples are all different
+        hidden.append(sum(t not in given for t in points.coords.flatten().tolist()) / points.coords.numel())
+        return answers(self, context, points, dummies, order)
 
     monkeypatch.setattr(SobolevObjective, "answers", spy)
     monkeypatch.setattr("cstformer.training.objective.MAX_QUERIES", 5)
@@ -235,7 +237,7 @@ def test_a_rare_sobolev_term_is_unbiased(pattern):
 def _everything():
     points = batch()
     low, high = box(points.coords, points.exists)
-    return points, points, points.exists, dummy_coords("regular", low, high, 4)
+    return points, points, dummy_coords("regular", low, high, 4)
 
 
 @pytest.mark.parametrize("changes", [{"root": True}, {"p": float("inf")}])

@@ -30,3 +30,9 @@ def test_the_sentence_says_how_far_and_why(ended, words):
     sentence = dataclasses.replace(REPORT, ended=ended).sentence(Settings(steps=40, patience=0.25, max_minutes=0.5))
     assert sentence.startswith(f"10 of 40 steps in 30 s ({words}")
     assert sentence.endswith("; best validation loss 0.125 at step 4")
+
+
+def test_the_sentence_says_that_training_was_of_no_use():
+    useless = dataclasses.replace(REPORT, best_step=0)
+    assert useless.sentence(Settings()).endswith("training never improved on the start, so the model answers with it")
+    assert not TrainingReport().useless  # no step was taken
