@@ -27,7 +27,14 @@ from cstformer.taylor import series
 from cstformer.training.disturbance import validation_patterns
 from cstformer.training.losses import data_term
 from cstformer.training.objective import TOKENS_PER_STEP
-from cstformer.training.settings import PRESETS, NetworkSettings, TrainingSettings, setting, setting_fields
+from cstformer.training.settings import (
+    PRESETS,
+    NetworkSettings,
+    OptimiserSettings,
+    TrainingSettings,
+    setting,
+    setting_fields,
+)
 
 MASKED, REPLACED = 0.8, 0.1  # shares of the picked points; the remaining tenth keeps its value
 TOKENS_PER_PASS = 2**15  # tokens of one pass without gradients: bounds the memory
@@ -35,12 +42,13 @@ TOKENS_PER_PASS = 2**15  # tokens of one pass without gradients: bounds the memo
 
 def _presets() -> dict[str, dict[str, Any]]:
     """The presets of CST, reduced to the settings of this model."""
-    known = {*setting_fields(NetworkSettings), *setting_fields(TrainingSettings)}
+    groups = (NetworkSettings, OptimiserSettings, TrainingSettings)
+    known = {name for group in groups for name in setting_fields(group)}
     return {name: {k: v for k, v in changes.items() if k in known} for name, changes in PRESETS.items()}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BertTransformer(NetworkSettings, NeuralBaseline):
+class BertTransformer(NetworkSettings, OptimiserSettings, NeuralBaseline):
     """Transformer with BERT masking; all settings are keyword arguments.
 
     With ``augmentation`` > 0 it is the paper's control, the Transformer with Gaussian augmentation.
@@ -67,7 +75,7 @@ class BertTransformer(NetworkSettings, NeuralBaseline):
     together: int = setting(1, "queries in one sequence", low=1)
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
-        sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings) if name != "optimiser"}
+        sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings)}
         network = ContinuousTransformer(Architecture(d=d, c=c, **sizes))
         network.fit_axes(self.kind_.periods)  # as in CST, opposite edges of a periodic frame are neighbours
         return network

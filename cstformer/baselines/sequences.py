@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from cstformer.baselines.neural import NeuralBaseline
-from cstformer.data.batch import Batch, as_batches
+from cstformer.data.batch import Batch, as_batches, widen
 from cstformer.data.frame_grid import distinct_times
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
@@ -35,7 +35,7 @@ from cstformer.starts.curves import make_start
 from cstformer.starts.kind import Corruption, DataKind, in_user_units
 from cstformer.starts.kinds import kind_of
 from cstformer.taylor import series
-from cstformer.training.disturbance import Disturbance, hide_for_validation, validation_patterns, widen
+from cstformer.training.disturbance import Disturbance, hide_for_validation, validation_patterns
 from cstformer.training.losses import data_term
 from cstformer.training.objective import TOKENS_PER_STEP
 from cstformer.training.settings import DisturbanceSettings, setting

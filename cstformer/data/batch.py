@@ -62,7 +62,7 @@ class Batch:
 
     def pick(self, index: Int[Tensor, "B m"]) -> Batch:
         """Choose points of each sample."""
-        return self._map(lambda x: x.gather(1, _widen(index, x).expand(*index.shape, *x.shape[2:])))
+        return self._map(lambda x: x.gather(1, widen(index, x).expand(*index.shape, *x.shape[2:])))
 
     def padded(self, count: int) -> Batch:
         """Append ``count`` points that do not exist."""
@@ -83,7 +83,7 @@ class Batch:
         return Batch(**{name: x if x is None else change(x) for name, x in tensors.items()})  # type: ignore[arg-type]
 
 
-def _widen(x: Tensor, like: Tensor) -> Tensor:
+def widen(x: Tensor, like: Tensor) -> Tensor:
     """Append axes of size 1 until ``x`` has as many axes as ``like``."""
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
 

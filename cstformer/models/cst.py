@@ -178,7 +178,7 @@ class CST(Settings, NeuralModel, BaseEstimator):
 
     def _architecture(self, d: int, c: int) -> Architecture:
         near = self.nearness == "always" or (self.nearness == "auto" and self.kind_.near)
-        sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings) if name != "optimiser"}
+        sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings)}
         return Architecture(d=d, c=c, near=near, **self.kind_.network_options(self.start, self.pattern), **sizes)
 
     def _description(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from cstformer.data.batch import widen
 from cstformer.training.sharing import draw
 
 
@@ -142,8 +143,3 @@ def hide_for_validation(
 def validation_patterns(samples: int, points: int, tokens: int) -> int:
     """How many hiding patterns a validation set has of each sample: more where samples are few and small."""
     return max(1, min(16, 128 // samples, tokens // (samples * points)))
-
-
-def widen(x: Tensor, like: Tensor) -> Tensor:
-    """Append axes of size 1 to ``x`` until it has as many as ``like``."""
-    return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))

@@ -7,14 +7,14 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from cstformer.data.batch import Batch
+from cstformer.data.batch import Batch, widen
 from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.curves import Start
 from cstformer.starts.kind import Corruption, DataKind
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.training import losses, sampling
-from cstformer.training.disturbance import Disturbance, hide_for_validation, widen
+from cstformer.training.disturbance import Disturbance, hide_for_validation
 from cstformer.training.settings import Settings
 from cstformer.training.sharing import draw
 

@@ -45,11 +45,6 @@ class NetworkSettings:
     frequency: float = setting(1.0, "sd of the Fourier frequencies, in cycles over the domain", low=0)
     readout: str = setting("skip", "skip: A·start + decoder; plain: the paper's decoder alone", ("skip", "plain"))
     dropout: float = setting(0.0, "dropout of token features in training", low=0, high=0.99)
-    optimiser: str = setting(
-        "auto",
-        "muon: orthogonalised steps for the matrices of the blocks; auto: muon for frames, adamw for points",
-        ("auto", "adamw", "muon"),
-    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -114,6 +109,17 @@ class DisturbanceSettings:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class OptimiserSettings:
+    """The optimiser, for networks of transformer blocks; others always take AdamW."""
+
+    optimiser: str = setting(
+        "auto",
+        "muon: orthogonalised steps for the matrices of the blocks; auto: muon for frames, adamw for points",
+        ("auto", "adamw", "muon"),
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class TrainingSettings:
     """The training loop, shared by CST and every trained rival."""
 
@@ -163,6 +169,7 @@ class ScaleSettings:
 class Settings(
     ScaleSettings,
     TrainingSettings,
+    OptimiserSettings,
     DisturbanceSettings,
     SobolevSettings,
     TokenSettings,

@@ -16,6 +16,7 @@ from cstformer.training.settings import (
     PRESETS,
     DisturbanceSettings,
     NetworkSettings,
+    OptimiserSettings,
     ScaleSettings,
     Settings,
     SobolevSettings,
@@ -28,7 +29,15 @@ from cstformer.training.settings import (
     setting_fields,
 )
 
-GROUPS = (NetworkSettings, TokenSettings, SobolevSettings, DisturbanceSettings, TrainingSettings, ScaleSettings)
+GROUPS = (
+    NetworkSettings,
+    TokenSettings,
+    SobolevSettings,
+    DisturbanceSettings,
+    OptimiserSettings,
+    TrainingSettings,
+    ScaleSettings,
+)
 
 
 # Groups
