@@ -48,7 +48,7 @@ def fine_frames(
     clock = np.atleast_1d(as_floats("times", times))
     rows, cols = (_corners(layout, axis, zoom, overlap) for axis in (0, 1))
     corner = np.stack(np.meshgrid(rows, cols, indexing="ij"), -1).reshape(-1, 2)  # in fine pixels
-    centre = corner / zoom + (np.array(layout.patch) - 1) / 2
+    centre = corner / zoom + layout.half
     size = [_fine(layout, axis, zoom) for axis in (0, 1)]
     # Weights fall linearly from the centre of a patch to its edges.
     hats = [np.minimum(np.arange(p) + 0.5, p - np.arange(p) - 0.5) if overlap > 1 else np.ones(p) for p in layout.patch]

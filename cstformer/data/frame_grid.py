@@ -49,7 +49,7 @@ class FrameGrid:
 
     def first_pixel(self, x: Tensor, axis: int) -> Tensor:
         """Position of the first pixel of a patch along an axis, from the coordinate of its centre."""
-        return self.pixel(x, axis) - (self.layout.patch[axis] - 1) / 2
+        return self.pixel(x, axis) - self.layout.half[axis]
 
     def locate(self, batch: Batch) -> Batch:
         """Number the frame and the patch of each token; tokens are in the order of time.
@@ -143,7 +143,7 @@ class FrameGrid:
         for axis, step in enumerate(offset):
             coords[..., 1 + axis] += step / self.extent[axis]
             if step and not self.layout.periodic:
-                last = self.pixel(coords[..., 1 + axis], axis) + (self.layout.patch[axis] - 1) / 2
+                last = self.pixel(coords[..., 1 + axis], axis) + self.layout.half[axis]
                 observed &= (last < self.layout.padded[axis] - 0.5)[..., None]
         return Batch(coords, moved(batch.values), observed), moved(target)
 

@@ -59,9 +59,14 @@ class PatchLayout:
         return self.patch[0] * self.patch[1] * self.channels
 
     @property
+    def half(self) -> tuple[float, float]:
+        """Rows and columns from the first pixel of a patch to its centre."""
+        return (self.patch[0] - 1) / 2, (self.patch[1] - 1) / 2
+
+    @property
     def centres(self) -> Float[np.ndarray, "patches 2"]:
         """Patch centres (row, col) in pixels, row by row."""
-        row, col = (np.arange(g) * p + (p - 1) / 2 for g, p in zip(self.grid, self.patch, strict=True))
+        row, col = (np.arange(g) * p + h for g, p, h in zip(self.grid, self.patch, self.half, strict=True))
         return np.stack(np.meshgrid(row, col, indexing="ij"), axis=-1).reshape(-1, 2)
 
     def to_dict(self) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def samples_to_frames(
     if layout is None or samples.d != 3 or samples.c != layout.c:
         raise CSTError(f"{samples} holds no patch tokens of layout {layout}; make it by frames_to_samples")
     exists, size, (rows, cols) = samples.point_observed, np.array(layout.patch), layout.grid
-    place = (samples.coords[..., 1:] - (size - 1) / 2) / size  # in patches, (N, n, 2)
+    place = (samples.coords[..., 1:] - layout.half) / size  # in patches, (N, n, 2)
     cell = np.rint(place).astype(np.int64)
     fits = (np.abs(place - cell) < 1e-6).all(axis=-1) & (cell >= 0).all(axis=-1) & (cell < (rows, cols)).all(axis=-1)
     if not fits[exists].all():

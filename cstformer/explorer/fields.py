@@ -108,7 +108,7 @@ def attention_frames(
     share = maps.mean(0) if layer is None else maps[layer]
     real = reader.context.point_observed[0]
     coords, rows, cols = reader.context.coords[0, real], *film.layout.grid
-    cell = np.rint((coords[:, 1:] - (np.array(film.layout.patch) - 1) / 2) / film.layout.patch).astype(int)
+    cell = np.rint((coords[:, 1:] - film.layout.half) / film.layout.patch).astype(int)
     out = np.full((len(film.times), rows, cols), np.nan)
     out[np.searchsorted(film.times, coords[:, 0]), cell[:, 0], cell[:, 1]] = share[real] * real.sum()
     return film.times, out
@@ -134,7 +134,7 @@ def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray,
     layout = reader.model.layout_
     assert layout is not None
     cell, inside = np.divmod(pixel, layout.patch)
-    centre = cell * layout.patch + (np.array(layout.patch) - 1) / 2
+    centre = cell * layout.patch + np.array(layout.half)
     at = np.column_stack([times, np.tile(centre, (len(times), 1))])
     values = reader.partials(at, (VALUE,))[0][0]
     return values.reshape(len(times), *layout.patch, layout.channels)[:, inside[0], inside[1]]

@@ -184,7 +184,7 @@ def _position(x: Series, axis: int, grid: FrameGrid) -> tuple[Tensor, Series]:
     """First pixel of each patch along an axis (0: rows), (B, m) integers, and the fraction beyond it as a series."""
     size = grid.layout.patch[axis]
     where = x.map(lambda c: c[..., 1 + axis] * grid.extent[axis])
-    value = where.value + grid.origin[axis] - (size - 1) / 2
+    value = where.value + grid.origin[axis] - grid.layout.half[axis]
     held = value if grid.layout.periodic else value.clamp(0, grid.layout.padded[axis] - size)
     first = torch.floor(held + 1e-4)
     tail = where.coefs[1:] * ((held - value).abs() < 1e-4)  # a patch held at the edge does not move

@@ -159,8 +159,7 @@ def _on_grid(x: Float[np.ndarray, "N read"], centres: Float[np.ndarray, "read 2"
     """Images (N, rows, cols) with one pixel for each patch; NaN where there is no patch."""
     if context.layout is None:
         raise CSTError("attention on frames needs samples of patches; make them with frames_to_samples")
-    size = np.array(context.layout.patch)
-    row, col = np.rint((centres - (size - 1) / 2) / size).astype(int).T
+    row, col = np.rint((centres - context.layout.half) / context.layout.patch).astype(int).T
     out = np.full((len(x), *context.layout.grid), np.nan)
     out[:, row, col] = x
     return out
