@@ -32,6 +32,7 @@ from cstformer.training.team import Alone
 MODELS: dict[str, type[Model]] = {**BASELINES, "cst": CST}
 CURVE_MODELS = [name for name, cls in MODELS.items() if not cls.frames_only]
 FRAME_MODELS = [name for name in MODELS if name not in CURVE_MODELS]
+MOVIE_MODELS = [name for name in CURVE_MODELS if not MODELS[name].curves_only]  # curves as well as movies
 MOMENTS = 9  # points of a curve, frames of a movie
 
 
@@ -49,6 +50,8 @@ CURVE_CASES = {
     "linear": Case(0.25),
     "cubic": Case(0.1),
     "gp": Case(0.05),
+    "last": Case(0.8),
+    "boosting": Case(0.25),  # that of the line which it corrects
     "transformer": Case(0.25, dict(steps=250, batch=16, learning_rate=5e-3)),
     # Below what its start alone reaches, the linear interpolation above.
     "cst": Case(0.2, dict(steps=200, order=0, start="linear", learning_rate=5e-3)),
@@ -435,8 +438,8 @@ class CurveContract(Contract):
         rng = np.random.default_rng(0)
         x = rng.uniform(0, 1, (8, 12, 2))
         fields = Samples(x, np.sin(3 * x.sum(-1) + rng.uniform(0, 6, (8, 1))))
-        if issubclass(MODELS[name], SequenceBaseline):
-            with pytest.raises(CSTError, match=r"needs curves \(d = 1\) or the patches of a movie"):
+        if issubclass(MODELS[name], SequenceBaseline) or MODELS[name].curves_only:
+            with pytest.raises(CSTError, match=r"needs curves \(d = 1\)"):
                 tiny(name).fit(fields)
             return
         y = tiny(name).fit(fields).predict(fields, x[0, :5])

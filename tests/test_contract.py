@@ -7,6 +7,7 @@ from baseline_contract import (
     FRAME_MODELS,
     MODELS,
     MOVIE_CASES,
+    MOVIE_MODELS,
     CurveContract,
     FramesOnlyContract,
     MovieAnswers,
@@ -20,7 +21,7 @@ class TestCurves(CurveContract):
     pass
 
 
-@pytest.mark.parametrize("name", CURVE_MODELS)
+@pytest.mark.parametrize("name", MOVIE_MODELS)
 class TestMovies(MovieAnswers):
     pass
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from cstformer.baselines.bert import BertTransformer, TransformerLinear, TransformerSpline
+from cstformer.baselines.boosting import GradientBoosting
 from cstformer.baselines.filters import CopyInput, MedianFilter, NonLocalMeans, SwitchingMedian
 from cstformer.baselines.fourier_operators import FNO2D, FNO3D
 from cstformer.baselines.interpolation import (
     CopyNearest,
     CubicSpline,
     GaussianProcess,
+    LastValue,
     LinearInterpolation,
     Mean,
     SpaceTimeWiener,
@@ -23,9 +25,11 @@ from cstformer.models.model import Model
 BASELINES: dict[str, type[Model]] = {
     "mean": Mean,
     "nearest": CopyNearest,
+    "last": LastValue,
     "linear": LinearInterpolation,
     "cubic": CubicSpline,
     "gp": GaussianProcess,
+    "boosting": GradientBoosting,
     "wiener": WienerCubic,
     "space-time-wiener": SpaceTimeWiener,
     "transformer": BertTransformer,
@@ -60,6 +64,8 @@ __all__ = [
     "CopyNearest",
     "CubicSpline",
     "GaussianProcess",
+    "GradientBoosting",
+    "LastValue",
     "LatentODE",
     "LinearInterpolation",
     "Mean",

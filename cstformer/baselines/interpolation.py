@@ -1,4 +1,4 @@
-"""Rivals without a network: mean, nearest point, linear and cubic interpolation, Gaussian process, Wiener filters.
+"""Rivals without a network: mean, last value, nearest point, lines, splines, Gaussian process, Wiener filters.
 
 All treat each sample and channel on its own and use observed values only. A channel that was not observed in a sample
 gets its training mean. Outside the observed range, lines and splines are constant, as every start of CST is, because
@@ -114,6 +114,7 @@ class _Interpolation(_Field):
     """Curves through the points of each sample; for d > 1 the polyharmonic spline of the same smoothness."""
 
     start: ClassVar[str]
+    """Start of CST that answers for d > 1; models of curves alone have none."""
 
     @staticmethod
     @abstractmethod
@@ -153,6 +154,24 @@ class LinearInterpolation(_Interpolation):
     @staticmethod
     def _curve(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
         return np.stack([np.interp(at, t, channel) for channel in y.T], axis=-1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LastValue(_Interpolation):
+    """The last observed value, carried forward; before the first one, the first.
+
+    >>> train = Samples([0.0, 1.0, 2.0], [[1.0, 2.0, 0.0]])
+    >>> LastValue().fit(train).predict(train, [0.0, 0.9, 1.0, 1.9]).ravel().tolist()
+    [1.0, 1.0, 2.0, 2.0]
+    """
+
+    name: ClassVar[str] = "last"
+    label: ClassVar[str] = "Last value"
+    curves_only: ClassVar[bool] = True
+
+    @staticmethod
+    def _curve(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return y[np.searchsorted(t, at, side="right") - 1]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

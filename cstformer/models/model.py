@@ -58,6 +58,8 @@ class Model(ABC):
     """Name in tables and figures."""
     frames_only: ClassVar[bool] = False
     """Whether only movies, cut into patch tokens, make sense."""
+    curves_only: ClassVar[bool] = False
+    """Whether only functions of one coordinate make sense."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {"default": {}, "smoke": {}, "paper": {}}
 
     seed: int = setting(0, "seed of everything random", low=0, high=2**32 - 1)
@@ -257,6 +259,8 @@ class Model(ABC):
             raise CSTError(f"{name} cannot learn from given=: no training adapts it to a corruption; leave it out")
         if self.frames_only and samples.layout is None:
             raise CSTError(f"{name} needs the patches of a movie (frames_to_samples), got {samples}")
+        if self.curves_only and samples.d > 1:
+            raise CSTError(f"{name} needs curves (d = 1), got {samples}; choose another model")
         return samples
 
     def _check_kind(self, given: Corruption | None) -> None:  # noqa: B027
