@@ -19,7 +19,7 @@ import numpy as np
 import scipy.interpolate
 import scipy.spatial
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cstformer.data.batch import Batch, as_batches
@@ -246,6 +246,17 @@ class SpaceTimeWiener(WienerCubic):
     name: ClassVar[str] = "space-time-wiener"
     label: ClassVar[str] = "Wiener filter in space and time"
     start: ClassVar[str] = "smooth"
+
+
+def thin_plate(context: Samples, at: Float[np.ndarray, " m"], smoothing: float = 0.0) -> Float[np.ndarray, "N m c"]:
+    """SciPy's thin-plate spline through the points of each sample of curves, all of whose cells are observed.
+
+    >>> t = np.linspace(0, 1, 4)
+    >>> thin_plate(Samples(t, (1 + 2 * t)[None]), np.array([0.5])).round(9).ravel().tolist()
+    [2.0]
+    """
+    pairs = zip(context.coords, context.values, strict=True)
+    return np.stack([scipy.interpolate.RBFInterpolator(x, y, smoothing=smoothing)(at[:, None]) for x, y in pairs])
 
 
 def _channel_groups(context: Samples) -> Iterator[tuple[int, np.ndarray, Bool[np.ndarray, " n"]]]:

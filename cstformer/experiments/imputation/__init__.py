@@ -1,0 +1,1 @@
+"""Imputation: missing values of real and simulated series."""
