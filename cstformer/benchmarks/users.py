@@ -3,47 +3,51 @@
 Spirals: 350 noisy training curves and 150 test curves observed at 10 points. The error is measured at the unseen points
 against the noise-free curve.
 
-ERA5, if ``CST_DATA`` names a folder that has it: hourly temperature over the UK, with noise of a tenth of its standard
-deviation. Every sixth hour is given. Models train on the first 70 % of the month; the mean squared error (standardised)
-is measured at the other hours of the last 30 %.
+ETTh1 and ERA5, if ``CST_DATA`` names a folder that has them. ETTh1: seven series of an electricity transformer, half of
+whose cells are removed. The error is the mean absolute one at these cells of the validation months: a benchmark does
+not look at the test months. ERA5: hourly temperature over the UK, every sixth hour given. The error is the mean squared
+one at the other hours. `datasets.ett` and `datasets.era5` describe both.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import RBFInterpolator
 
 from cstformer.baselines import BASELINES
-from cstformer.data.patches import frames_to_samples
+from cstformer.baselines.interpolation import thin_plate
+from cstformer.baselines.peers import MISSING, PEERS, impute, peers_installed
 from cstformer.data.samples import Samples
+from cstformer.datasets.era5 import era5_file, era5_task
+from cstformer.datasets.ett import ett_file, ett_task
 from cstformer.datasets.spirals import make_spirals, regular_indices
-from cstformer.errors import CSTWarning
+from cstformer.errors import CSTError, CSTWarning
 from cstformer.models.answers import predict_movie
 from cstformer.models.cst import CST
-from cstformer.system.files import read_npz
 from cstformer.system.memory import keep_freed_memory
 
-ERA5 = Path("era5_uk") / "t2m_744x33x49_f32.npz"
-EVERY = 6  # hours from one given frame to the next
-SHARE = 0.7  # fraction of the month used for training
-NOISE = 0.1  # sd of the added noise, over that of the training frames
+MINUTES = 2.0  # of each training on ETTh1 and ERA5
+QUICK = 0.06
+REMOVED = 0.5  # share of the cells of ETTh1
+CLASSICAL = {"mean": "mean", "last value": "last", "linear": "linear", "cubic": "cubic", "GP": "gp"}
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Measure seconds and errors of each model."""
     keep_freed_memory()
     rows = _spirals(quick)
-    file = Path(os.environ.get("CST_DATA", "")) / ERA5
-    if file.is_file():
-        return rows + _era5(file, quick)
-    return [*rows, {"case": f"ERA5: left out, because CST_DATA names no folder with {ERA5.as_posix()}"}]
+    for find, compare in ((ett_file, _ett), (era5_file, _era5)):
+        try:
+            find()
+        except CSTError as error:
+            rows.append({"case": f"left out: {error}"})
+        else:
+            rows += compare(QUICK if quick else MINUTES)
+    return rows
 
 
 def _spirals(quick: bool) -> list[dict[str, Any]]:
@@ -68,60 +72,64 @@ def _spirals(quick: bool) -> list[dict[str, Any]]:
         "GP": fitted(BASELINES["gp"]()),
         "linear": fitted(BASELINES["linear"]()),
         "cubic": fitted(BASELINES["cubic"]()),
-        "SciPy's RBFInterpolator": lambda: _radial(test, spirals.times[unseen], 0.0),
-        "SciPy's RBFInterpolator, smoothed": lambda: _radial(test, spirals.times[unseen], 1e-3),
+        "SciPy's RBFInterpolator": lambda: thin_plate(test, spirals.times[unseen], 0.0),
+        "SciPy's RBFInterpolator, smoothed": lambda: thin_plate(test, spirals.times[unseen], 1e-3),
     }
     return [_row("spirals", name, work, error) for name, work in works.items()]
 
 
-def _radial(context: Samples, at: np.ndarray, smoothing: float) -> np.ndarray:
-    """Fit a thin-plate spline to the points of each sample separately."""
-    pairs = zip(context.coords, context.values, strict=True)
-    return np.stack([RBFInterpolator(x, y, smoothing=smoothing)(at[:, None]) for x, y in pairs])
-
-
-def _era5(file: Path, quick: bool) -> list[dict[str, Any]]:
-    movie = read_npz(file)["t2m"].astype(np.float64)
-    hours = np.arange(len(movie), dtype=float)
-    cut = int(SHARE * len(movie)) // EVERY * EVERY
-    movie = (movie - movie[:cut].mean()) / movie[:cut].std()
-    noisy = movie + NOISE * np.random.default_rng(0).normal(size=movie.shape)
-    learn, given = slice(0, cut, EVERY), slice(cut, None, EVERY)
-    last = hours[given][-1]
-    asked = np.setdiff1d(hours[cut : int(last) + 1], hours[given])
-    truth = movie[asked.astype(int)]
-    minutes: dict[str, Any] = {"max_minutes": 0.06 if quick else 2.0}
+def _ett(minutes: float) -> list[dict[str, Any]]:
+    task = ett_task(REMOVED, "validation")
 
     def error(answer: np.ndarray) -> float:
-        return float(np.mean((answer.reshape(truth.shape) - truth) ** 2))
+        sums = task.errors(answer)
+        return float(sums["absolute"].sum() / sums["cells"].sum())
 
-    frames = frames_to_samples(noisy[learn], (8, 8), window=10, stride=3, times=hours[learn])
-    flat = Samples(hours[given], noisy[given].reshape(1, -1, movie[0].size))
+    def fitted(model: Any) -> Callable[[], np.ndarray]:
+        return lambda: model.fit(task.train).predict(task.context, task.at)
+
+    def peer(name: str) -> Callable[[], np.ndarray]:
+        return lambda: impute(name, task.train, task.context, task.at, minutes).values
+
+    cap: dict[str, Any] = {"max_minutes": minutes}
+    works = {
+        "CST": fitted(CST(**cap)),
+        "CST, p = 1": fitted(CST(p=1.0, **cap)),
+        "Transformer (BERT)": fitted(BASELINES["transformer"](**cap)),
+        **({name: peer(name) for name in PEERS} if peers_installed() else {}),
+        "gradient boosting": fitted(BASELINES["boosting"]()),
+        **{row: fitted(BASELINES[key]()) for row, key in CLASSICAL.items()},
+    }
+    rows = [_row("ETTh1", name, work, error) for name, work in works.items()]
+    return rows if peers_installed() else [*rows, {"case": f"ETTh1: {' and '.join(PEERS)} left out: {MISSING}"}]
+
+
+def _era5(minutes: float) -> list[dict[str, Any]]:
+    task = era5_task()
+
+    def error(answer: np.ndarray) -> float:
+        return float(np.mean((answer.reshape(task.truth.shape) - task.truth) ** 2))
 
     def learned(model: Any) -> Callable[[], np.ndarray]:
-        def work() -> np.ndarray:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CSTWarning)  # max_minutes ends the training on purpose
-                return predict_movie(model.fit(frames), noisy[given], hours[given], asked)
+        return lambda: predict_movie(model.fit(task.train), task.given, task.hours, task.asked)
 
-        return work
+    def classical(key: str) -> Callable[[], np.ndarray]:
+        return lambda: BASELINES[key]().fit(task.flat).predict(task.flat, task.asked)
 
-    def classical(name: str) -> Callable[[], np.ndarray]:
-        return lambda: BASELINES[name]().fit(flat).predict(flat, asked)
-
+    cap: dict[str, Any] = {"max_minutes": minutes}
     works = {
-        "CST": learned(CST(**minutes)),
-        "Transformer (BERT)": learned(BASELINES["transformer"](**minutes, **{"together": 64})),
-        "GP": classical("gp"),
-        "linear": classical("linear"),
-        "cubic": classical("cubic"),
-        "SciPy's RBFInterpolator": lambda: _radial(flat, asked, 0.0),
-        "SciPy's RBFInterpolator, smoothed": lambda: _radial(flat, asked, 1.0),
+        "CST": learned(CST(**cap)),
+        "Transformer (BERT)": learned(BASELINES["transformer"](**cap, **{"together": 64})),
+        **{row: classical(key) for row, key in CLASSICAL.items()},
+        "SciPy's RBFInterpolator": lambda: thin_plate(task.flat, task.asked, 0.0),
+        "SciPy's RBFInterpolator, smoothed": lambda: thin_plate(task.flat, task.asked, 1.0),
     }
     return [_row("ERA5", name, work, error) for name, work in works.items()]
 
 
 def _row(data: str, name: str, work: Callable[[], np.ndarray], error: Callable) -> dict[str, Any]:
     started = time.perf_counter()
-    answer = work()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CSTWarning)  # max_minutes ends trainings on purpose
+        answer = work()
     return {"case": f"{data}: {name}", "fit + predict seconds": time.perf_counter() - started, "error": error(answer)}

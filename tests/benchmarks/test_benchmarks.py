@@ -93,10 +93,12 @@ def test_slopes_are_fitted_to_large_sizes_only():
     )
 
 
-def test_users_compares_on_the_same_queries():
-    samples = Samples(np.linspace(0, 1, 10), np.sin(6 * np.linspace(0, 1, 10))[None])
-    at = np.linspace(0, 1, 50)
-    assert np.abs(users._radial(samples, at, 0.0)[0, :, 0] - np.sin(6 * at)).max() < 0.05
+def test_users_leaves_out_what_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("CST_DATA", str(tmp_path))
+    monkeypatch.setattr(users, "_spirals", lambda quick: [])
+    cases = [row["case"] for row in users.measure(quick=True)]
+    assert [case[:15] for case in cases] == ["left out: ETTh1", "left out: ERA5 "]
+    assert all("CST_DATA" in case for case in cases)
 
 
 def test_unknown_benchmark():
