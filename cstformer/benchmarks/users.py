@@ -114,7 +114,8 @@ def _era5(minutes: float) -> list[dict[str, Any]]:
         return lambda: predict_movie(model.fit(task.train), task.given, task.hours, task.asked)
 
     def classical(key: str) -> Callable[[], np.ndarray]:
-        return lambda: BASELINES[key]().fit(task.flat).predict(task.flat, task.asked)
+        learned = task.learned if key == "mean" else task.flat  # the kernel of a process is that of the recording
+        return lambda: BASELINES[key]().fit(learned).predict(task.flat, task.asked)
 
     cap: dict[str, Any] = {"max_minutes": minutes}
     works = {

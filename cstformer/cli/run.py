@@ -1,4 +1,4 @@
-"""``cst run``: repeat an experiment of the paper, or all of them."""
+"""``cst run``: run an experiment, or all of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from cstformer.experiments.registry import EXPERIMENTS
 ALL = "all"
 
 _ABOUT = """\
-Run an experiment of the paper: train CST and its rivals, then write tables,
-figures and report.html. `all` runs every experiment and adds an overview page.
+Run an experiment of the paper, or imputation: train CST and its rivals, then
+write tables, figures and report.html. `all` runs every experiment and adds an
+overview page.
 
 If interrupted, run the same command again: finished models are kept."""
 _EXAMPLES = """\
@@ -31,10 +32,13 @@ examples:
 
 def add(commands: Any) -> None:
     """Declare the options of ``cst run``."""
-    parser = add_command(commands, "run", "run an experiment of the paper", run, _ABOUT, _EXAMPLES)
+    parser = add_command(commands, "run", "run an experiment", run, _ABOUT, _EXAMPLES)
     parser.add_argument("experiment", metavar="EXPERIMENT", help=f"{', '.join(EXPERIMENTS)} or {ALL}")
     parser.add_argument(
-        "--preset", default="default", help="smoke (seconds), default (about an hour on two cores) or paper"
+        "--preset",
+        default="default",
+        help="smoke (seconds), default (about an hour on two cores; imputation five) or paper; "
+        "imputation has quick and validation, which score validation samples",
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the results (default runs/EXPERIMENT-PRESET)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default 0)")

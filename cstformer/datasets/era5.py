@@ -36,12 +36,14 @@ class FieldTask:
     Attributes
     ----------
     train : given training frames as windows of patches
+    learned : the same frames as one curve with a channel for each pixel, for models of curves
     given, hours : noisy frames of the scored hours and their times
     asked : hours between the given ones
     truth : noise-free frames at these hours
     """
 
     train: Samples
+    learned: Samples
     given: Float[np.ndarray, "T H W"]
     hours: Float[np.ndarray, " T"]
     asked: Float[np.ndarray, " m"]
@@ -49,8 +51,8 @@ class FieldTask:
 
     @property
     def flat(self) -> Samples:
-        """The given frames as one curve with a channel for each pixel, for models of curves."""
-        return Samples(self.hours, self.given.reshape(1, len(self.hours), -1))
+        """The given frames as one curve with a channel for each pixel."""
+        return _flat(self.hours, self.given)
 
 
 def era5_file() -> Path:
@@ -82,7 +84,12 @@ def field_task(movie: Float[np.ndarray, "T H W"], part: str = "test", seed: int 
     learn, given = slice(0, cut, EVERY), slice(cut, None, EVERY)
     asked = np.setdiff1d(hours[cut : int(hours[given][-1]) + 1], hours[given])
     train = frames_to_samples(noisy[learn], PATCH, window=WINDOW, stride=STRIDE, times=hours[learn])
-    return FieldTask(train, noisy[given], hours[given], asked, movie[asked.astype(int)])
+    learned = _flat(hours[learn], noisy[learn])
+    return FieldTask(train, learned, noisy[given], hours[given], asked, movie[asked.astype(int)])
+
+
+def _flat(hours: np.ndarray, frames: np.ndarray) -> Samples:
+    return Samples(hours, frames.reshape(1, len(hours), -1))
 
 
 def _first_test_hour(count: int) -> int:

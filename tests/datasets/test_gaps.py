@@ -128,7 +128,8 @@ def test_fields_between_given_hours():
     scaled = (movie - movie[:114].mean()) / movie[:114].std()
     assert np.allclose(task.truth, scaled[task.asked.astype(int)])
     assert (task.given - scaled[114::6]).std() == pytest.approx(0.1, rel=0.2)
-    assert task.flat.values.shape == (1, 10, 64)
+    assert task.flat.values.shape == (1, 10, 64) and task.learned.values.shape == (1, 19, 64)
+    assert task.learned.coords.max() == 108  # the last given hour before those that are scored
     earlier = field_task(movie, "validation")  # learns from hours 0 to 77, scores 78 to 113
     assert earlier.hours[0] == 78 and earlier.asked.max() < 114
 

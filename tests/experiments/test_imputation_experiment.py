@@ -7,10 +7,12 @@ import pytest
 
 from cstformer.baselines.peers import PEERS, peers_installed
 from cstformer.datasets.gaps import GapTask
+from cstformer.datasets.oscillators import oscillator_task
 from cstformer.experiments import base
+from cstformer.experiments.imputation import figures
 from cstformer.experiments.imputation.experiment import EXPERIMENT
 from cstformer.experiments.imputation.rows import CST_ABSOLUTE, CST_ROW, ETT, PHYSIONET, Config, published, rows_of
-from cstformer.experiments.imputation.task import make_task
+from cstformer.experiments.imputation.task import CURVE_POINTS, make_task, shown_samples
 from cstformer.experiments.metrics import paired_test
 
 CONDITION = "oscillators, 50 % removed"
@@ -107,3 +109,27 @@ def test_presets_that_make_choices_never_score_the_test_part():
     for name in ("quick", "validation"):
         assert EXPERIMENT.presets[name].part == "validation"
     assert EXPERIMENT.presets["default"].part == "test" and {ETT, PHYSIONET} <= set(EXPERIMENT.presets["default"].data)
+
+
+def test_figures_show_what_was_asked():
+    """A window of five channels on 48 hours, of which the first day is drawn: lines of both rows, given and asked."""
+    task = oscillator_task(train=3, scored=4, points=48, channels=5)
+    curves = {name: np.zeros((2, CURVE_POINTS, 5)) for name in (CST_ROW, "linear")}
+    i = shown_samples(task)[0]
+    fig = figures.one_day(task, curves)
+    drawn = [ax for ax in fig.axes if ax.get_visible()]
+    assert len(drawn) == 5
+    for k, ax in enumerate(drawn):
+        lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+        assert set(lines) == {CST_ROW, "linear", "given", "asked"}
+        assert np.array_equal(lines["asked"], task.truth[i, task.asked[i, :, k], k])
+        assert np.array_equal(lines["given"], task.context.values[i, task.context.observed[i, :, k], k])
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == [CST_ROW, "linear", "given", "asked"]
+    assert len(figures.two_samples(task, curves, "hour").axes) == 8
+    metrics = {name: {"mean": 0.2, "std": 0.01, "n": 3} for name in ("MAE", "MSE")}
+    rows = [
+        {"model": "SAITS", "condition": c, "metrics": metrics, "paper": 0.3} for c in list(Config().conditions())[:3]
+    ]
+    left, right = figures.error_by_share(rows, Config()).axes
+    assert [list(line.get_ydata()) for line in left.lines if line.get_marker() == "x"] == [[0.3] * 3]
+    assert not [line for line in right.lines if line.get_marker() == "x"]

@@ -154,7 +154,9 @@ def _fields(row: str, task: FieldTask, config: Config, seed: int, folder: Path, 
     else:
         movie = row in (CST_ROW, TRANSFORMER)
         model = make_model(row, config, seed, movie)
-        facts = train_cell(model, task.train if movie else task.flat, folder, progress)
+        # The kernel of a Gaussian process is that of the recording itself; the mean is that of the training hours.
+        learned = task.train if movie else task.learned if row == "mean" else task.flat
+        facts = train_cell(model, learned, folder, progress)
         answer = (
             predict_movie(model, task.given, task.hours, task.asked) if movie else model.predict(task.flat, task.asked)
         )

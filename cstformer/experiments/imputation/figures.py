@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from cstformer.datasets.gaps import GapTask
 from cstformer.experiments.base import Cell, CellResult
 from cstformer.experiments.figures import PlannedFigure, learning_figure
-from cstformer.experiments.imputation.rows import BOOSTING, CST_ABSOLUTE, CST_ROW, ETT, PHYSIONET, Config
+from cstformer.experiments.imputation.rows import BOOSTING, CST_ABSOLUTE, CST_ROW, ETT, OSCILLATORS, PHYSIONET, Config
 from cstformer.experiments.imputation.task import curve_times, data_of, make_task, shown_samples
 from cstformer.report.layout import legend_above, padded, plain_log_axis
 from cstformer.report.style import PAGE_WIDTH, colour_of, colours_of, line_of, new_figure, styled
 
 DRAWN = (CST_ROW, CST_ABSOLUTE, BOOSTING, "linear")  # rows whose curves are drawn, at most three of them
+DAY_SHARE = 0.5  # of the removed cells, in the figure of one day
 Curves = dict[str, np.ndarray]
 """Answers (shown samples, m, c) by row."""
 
@@ -50,16 +51,15 @@ def planned_figures(
                 "their range in training patients.",
                 partial(two_samples, task, curves, "hours after admission"),
             )
-        elif data_of(condition) == ETT:
-            share = condition.split(", ")[1].split(" ")[0]
+        elif data_of(condition) == ETT and config.conditions()[condition] == DAY_SHARE:
             yield PlannedFigure(
-                f"day_{share}.png",
+                "day.png",
                 f"One day of {condition}",
                 "First day of a scored window, in standardised units. Filled points were given, open ones "
                 "were removed and asked for.",
                 partial(one_day, task, curves),
             )
-        else:
+        elif data_of(condition) == OSCILLATORS:
             yield PlannedFigure(
                 "oscillators.png",
                 "Two rings of oscillators",
@@ -68,7 +68,7 @@ def planned_figures(
                 partial(two_samples, task, curves, "time / s"),
             )
     histories = {
-        cell.condition: result.facts["history"]
+        _short_name(cell.condition): result.facts["history"]
         for cell, result in results.items()
         if cell.model == CST_ROW and "history" in result.facts and cell.condition.endswith("seed 0")
     }
@@ -77,6 +77,15 @@ def planned_figures(
         "Validation loss in the model's units, at hidden cells of held-out training samples. The dot marks the step "
         "whose weights are kept.",
     )
+
+
+def _short_name(condition: str) -> str:
+    """The data set, and the share of removed cells of ETTh1, which has several.
+
+    >>> _short_name("ETTh1, 10 % removed, seed 0"), _short_name("ERA5, every sixth hour given, seed 0")
+    ('ETTh1, 10 %', 'ERA5')
+    """
+    return condition.split(" removed")[0] if data_of(condition) == ETT else data_of(condition)
 
 
 def _curves(results: dict[Cell, CellResult], condition: str) -> Curves:
@@ -143,13 +152,13 @@ def one_day(task: GapTask, curves: Curves) -> Figure:
     fig, axes = new_figure((count + 1) // 2, 2, (PAGE_WIDTH, 1.2 + 1.45 * ((count + 1) // 2)), sharex=True)
     for k, ax in enumerate(axes.ravel()):
         if k == count:
-            ax.remove()
+            ax.set_visible(False)
             break
         _draw_channel(ax, task, curves, 0, k, until=24.0)
         ax.set_ylabel(task.context.value_names[k])
         ax.set_xticks(range(0, 25, 6))
         ax.tick_params(labelbottom=k >= count - 2)
-        ax.set_xlabel("hour" if k >= count - 2 else "")
+        ax.set_xlabel("hour" if k == count - 1 else "")
     fig.align_ylabels(axes[:, 0])
     fig.align_ylabels(axes[:, 1])
     _legend(fig, axes[0, 0], len(curves))
