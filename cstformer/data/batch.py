@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+PER_SAMPLE = ("covariates", "phases")  # what has no axis of points
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -26,6 +28,10 @@ class Batch:
         Which frame of its sample and which patch of the frame a token is; see `FrameGrid`.
     initial : (B, n, ·), optional
         What the start says at these points, for networks that read it (`ContinuousTransformer.prepare`).
+    covariates : (B, features), optional
+        What is known of each sample at every coordinate, see `CovariateEncoder`.
+    phases : (B, k), optional
+        Angle of each calendar feature at coordinate 0, see `Calendar`.
     """
 
     coords: Float[Tensor, "B n d"]
@@ -34,6 +40,8 @@ class Batch:
     frame: Int[Tensor, "B n"] | None = None
     patch: Int[Tensor, "B n"] | None = None
     initial: Float[Tensor, "B n seen"] | None = None
+    covariates: Float[Tensor, "B features"] | None = None
+    phases: Float[Tensor, "B k"] | None = None
 
     def __len__(self) -> int:
         return len(self.coords)
@@ -62,11 +70,11 @@ class Batch:
 
     def pick(self, index: Int[Tensor, "B m"]) -> Batch:
         """Choose points of each sample."""
-        return self._map(lambda x: x.gather(1, widen(index, x).expand(*index.shape, *x.shape[2:])))
+        return self._map(lambda x: x.gather(1, widen(index, x).expand(*index.shape, *x.shape[2:])), keep=PER_SAMPLE)
 
     def padded(self, count: int) -> Batch:
         """Append ``count`` points that do not exist."""
-        return self._map(lambda x: torch.cat([x, x.new_zeros((len(x), count, *x.shape[2:]))], 1))
+        return self._map(lambda x: torch.cat([x, x.new_zeros((len(x), count, *x.shape[2:]))], 1), keep=PER_SAMPLE)
 
     def shuffle(self, samples: Tensor) -> None:
         """Data in memory have no order of their own: any shuffle of an epoch will do."""
@@ -74,13 +82,15 @@ class Batch:
     def fingerprint(self, seed: int) -> str:
         """Hash all numbers: a resumed training must meet the same ones."""
         digest = hashlib.sha256()
-        for x in (self.coords, self.values, self.observed):
+        known = [x for name in PER_SAMPLE if (x := getattr(self, name)) is not None]
+        for x in (self.coords, self.values, self.observed, *known):
             digest.update(np.ascontiguousarray(x.cpu().numpy()).tobytes())
         return digest.hexdigest()
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def _map(self, change: Callable[[Tensor], Tensor], keep: tuple[str, ...] = ()) -> Batch:
         tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Batch(**{name: x if x is None else change(x) for name, x in tensors.items()})  # type: ignore[arg-type]
+        changed = {name: x if x is None or name in keep else change(x) for name, x in tensors.items()}
+        return Batch(**changed)
 
 
 def widen(x: Tensor, like: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cstformer.data.arrays import as_floats
+from cstformer.data.dates import date_unit, dated_axis, epoch_shift, rebased
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 
@@ -51,6 +52,36 @@ def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray
     if not np.isfinite(x).all():
         raise CSTError("at contains NaN or infinite coordinates; remove those queries")
     return x
+
+
+def date_queries(context: Samples, at: Any) -> Any:
+    """Dates (m,) or (N, m) as coordinates (N, m, 1) of the context; other queries as they are.
+
+    Samples whose dates count from another epoch are counted from that of the context.
+
+    >>> day = Samples([0.0, 6.0], [[2.0, 3.0]], units={"t": "hours since 2024-05-01T00:00:00"})
+    >>> date_queries(day, np.array(["2024-05-01T03:00"], dtype="datetime64")).tolist()
+    [[[3.0]]]
+    """
+    if not isinstance(context, Samples):
+        return at
+    if isinstance(at, Samples):
+        return rebased(at, date_unit(context.coord_names, context.units), bool(context.origin.any()))
+    if getattr(getattr(at, "dtype", None), "kind", None) != "M":  # tensors have other dtypes
+        return at
+    found, dates = dated_axis(context.coord_names, context.units), np.asarray(at)
+    if found is None or context.d != 1 or dates.ndim > 2:
+        raise CSTError("at holds dates, which need a context with dates as its only coordinate axis")
+    return (found[1].coords(np.atleast_2d(dates)) - context.origin)[..., None]  # (N, m, 1)
+
+
+def from_model_epoch(
+    context: Samples, queries: Float[np.ndarray, "N m d"], names: dict[str, Any]
+) -> tuple[Samples, Float[np.ndarray, "N m d"]]:
+    """Context and queries with dates that count from the epoch of a model's training data, ``names`` of the model."""
+    unit, relative = date_unit(names["coord_names"], names["units"]), names.get("relative", False)
+    shift = 0.0 if relative else epoch_shift(context, unit)
+    return rebased(context, unit, relative), queries + shift
 
 
 def warn_outside(scaled: Float[np.ndarray, "N m d"], coord_names: list[str], stacklevel: int = 3) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cstformer.data.covariates import chosen_covariates
 from cstformer.data.layout import PatchLayout
 from cstformer.data.names import parsed_ids
 from cstformer.errors import CSTError, CSTWarning, unknown
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from cstformer.data.samples import Samples
 
 _ATTRIBUTE = "cstformer"  # the Dataset attribute that marks what `samples_to_dataset` made
+
+
+KNOWN = ("covariate_names", "categories", "calendar")
+"""What a file says of covariates, besides the numbers; written only where there are any."""
+
+
+def known_meta(samples: Samples) -> dict[str, Any]:
+    """Names and categories of covariates, and the calendar, for JSON; nothing where there are none."""
+    return {name: value for name in KNOWN if (value := getattr(samples, name))}
 
 
 def open_xarray(path: Path, max_bytes: int = MAX_BYTES) -> Any:
@@ -43,12 +53,17 @@ def _open_dataset(path: Path, **options: Any) -> Any:
 
 
 def samples_from_dataset(
-    data: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
+    data: Any,
+    coords: Sequence[str] | None = None,
+    values: Sequence[str] | None = None,
+    covariates: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a Dataset or DataArray; see `Samples.from_xarray`."""
     data = data.to_dataset(name=data.name or "value") if not hasattr(data, "data_vars") else data
     if _ATTRIBUTE in data.attrs:
-        return _from_own(data)
+        return chosen_covariates(_from_own(data), covariates)
+    known = _covariates(data, covariates)
+    data = data.drop_vars(known)
     names, dims = _channels(data, values)
     axes = [str(dim) for dim in dims if dim != "sample"]
     if coords is not None:
@@ -70,7 +85,19 @@ def samples_from_dataset(
         "value_names": names,
         "sample_ids": parsed_ids(data["sample"].values) if "sample" in data.coords and "sample" in dims else None,
         "units": dict(zip(axes, axis_units, strict=True)) | {n: str(data[n].attrs.get("units", "")) for n in names},
+        "covariates": known or None,
     }
+
+
+def _covariates(data: Any, covariates: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The variables over `sample` alone that are covariates, by name."""
+    names = [covariates] if isinstance(covariates, str) else list(covariates or ())
+    for name in names:
+        if name not in data.data_vars:
+            raise unknown("variable in covariates=", name, map(str, data.data_vars))
+        if data[name].dims != ("sample",):
+            raise CSTError(f"covariate {name!r} must have the dim 'sample' alone, it has {list(data[name].dims)}")
+    return {name: data[name].values for name in names}
 
 
 def _channels(data: Any, values: Sequence[str] | None) -> tuple[list[str], tuple[Any, ...]]:
@@ -114,6 +141,8 @@ def samples_to_dataset(samples: Samples) -> Any:
         x = np.where(samples.point_observed, samples.coords[..., k], np.nan)
         arrays[name] = (("sample", "point"), x, unit.get(name, {}))
         arrays[f"origin_{name}"] = (("sample",), samples.origin[:, k], unit.get(name, {}))
+    for k, name in enumerate(samples.covariate_names):
+        arrays[f"covariate_{name}"] = (("sample",), samples.covariates[:, k], unit.get(name, {}))
     for k, name in enumerate(samples.value_names):
         if name in arrays:
             raise CSTError(f"value_names may not use {name!r} in an xarray Dataset; rename it")
@@ -123,6 +152,7 @@ def samples_to_dataset(samples: Samples) -> Any:
         "coord_names": samples.coord_names,
         "value_names": samples.value_names,
         "layout": samples.layout and samples.layout.to_dict(),
+        **known_meta(samples),
     }
     # An array holds ids of one type: a mixture becomes text, as in a table.
     whole = all(isinstance(i, int) for i in samples.sample_ids)
@@ -140,6 +170,9 @@ def _from_own(data: Any) -> dict[str, Any]:
             for group in (coord_names, value_names, [f"origin_{name}" for name in coord_names])
         ]
         units = {name: data[name].attrs.get("units", "") for name in [*coord_names, *value_names]}
+        known = {f"covariate_{name}": name for name in meta.get("covariate_names", ())}
+        units |= {name: data[key].attrs.get("units", "") for key, name in known.items()}
+        covariates = np.stack([data[key].values for key in known], axis=-1) if known else None
     except (KeyError, TypeError, ValueError) as error:
         raise CSTError(f"the dataset is marked as ours but is incomplete: {error}; save it again") from error
     return {
@@ -151,4 +184,6 @@ def _from_own(data: Any) -> dict[str, Any]:
         "units": units,
         "origin": stacks[2],
         "layout": PatchLayout.from_dict(layout) if layout else None,
+        "covariates": covariates,
+        **{name: meta[name] for name in KNOWN if name in meta},
     }

@@ -29,6 +29,17 @@ def checked_names(what: str, given: Sequence[str] | None, count: int, single: st
     return names
 
 
+def checked_units(units: Mapping[str, str] | None, *groups: tuple[str, ...]) -> dict[str, str]:
+    """Check the names of coordinates, values and covariates against each other, and the units against all of them."""
+    names = [name for group in groups for name in group]
+    if both := sorted({name for name in names if names.count(name) > 1}):
+        raise CSTError(f"coord_names, value_names and covariate_names share {both}; rename one of them")
+    known = {str(name): str(unit) for name, unit in (units or {}).items() if unit}
+    if strange := set(known) - set(names):
+        raise CSTError(f"units names {sorted(strange)}, which are no coordinate, value or covariate: {names}")
+    return known
+
+
 def checked_ids(given: Iterable[int | str] | None, count: int) -> tuple[int | str, ...]:
     """Check sample ids; None gives 0..N-1. 1 and "1" count as equal, because a text file cannot tell them apart."""
     if given is None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cstformer.data.grids import open_xarray, samples_from_dataset, samples_to_dataset
+from cstformer.data.covariates import chosen_covariates
+from cstformer.data.dates import dated_axis
+from cstformer.data.grids import KNOWN, known_meta, open_xarray, samples_from_dataset, samples_to_dataset
 from cstformer.data.layout import PatchLayout
 from cstformer.data.tables import read_table, samples_from_table, samples_to_table
 from cstformer.errors import CSTError, CSTWarning, unknown
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from cstformer.data.samples import Samples
 
 SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".nc", ".zarr")
-_META = ("coord_names", "value_names", "sample_ids", "units", "origin", "layout")
+_META = ("coord_names", "value_names", "sample_ids", "units", "origin", "layout", *KNOWN)
 
 
 def samples_suffix(path: str | os.PathLike[str]) -> str:
@@ -37,25 +39,31 @@ def samples_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def read_samples(
-    path: Path, coords: Sequence[str] | None, values: Sequence[str] | None, max_bytes: int
+    path: Path,
+    coords: Sequence[str] | None,
+    values: Sequence[str] | None,
+    covariates: Sequence[str] | None,
+    relative: bool | None,
+    max_bytes: int,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a file; see `Samples.load`."""
     suffix = samples_suffix(path)
     if suffix == ".npz":
         if coords is not None or values is not None:
             raise CSTError("coords= and values= choose columns and variables; an .npz has fixed keys")
-        return _from_npz(read_npz(path, max_bytes), path)
+        return chosen_covariates(_from_npz(read_npz(path, max_bytes), path), covariates)
     if suffix in (".nc", ".zarr"):
-        return samples_from_dataset(open_xarray(path, max_bytes), coords, values)
-    return samples_from_table(read_table(path), coords, values)
+        return samples_from_dataset(open_xarray(path, max_bytes), coords, values, covariates)
+    return samples_from_table(read_table(path), coords, values, covariates, relative)
 
 
 def write_samples(samples: Samples, path: str | os.PathLike[str]) -> None:
     """Write `samples` atomically; see `Samples.save`."""
     suffix = samples_suffix(path)
-    if suffix in (".csv", ".tsv", ".parquet") and (samples.origin.any() or samples.layout is not None):
+    if suffix in (".csv", ".tsv", ".parquet") and _lost_in_tables(samples):
         warnings.warn(
-            f"{path}: a table keeps neither the origin of windows nor the patch layout; .npz, .nc, .zarr do",
+            f"{path}: a table keeps neither the origin of windows nor the patch layout nor the calendar; .npz, .nc, "
+            ".zarr do",
             CSTWarning,
             stacklevel=3,
         )
@@ -63,6 +71,8 @@ def write_samples(samples: Samples, path: str | os.PathLike[str]) -> None:
         try:
             if suffix == ".npz":
                 arrays = {name: getattr(samples, name) for name in ("coords", "values", "observed")}
+                if samples.covariate_names:
+                    arrays["covariates"] = samples.covariates
                 np.savez(tmp, meta=np.array(json.dumps(_meta(samples))), **arrays)
             elif suffix == ".parquet":
                 samples_to_table(samples).to_parquet(tmp, index=False, engine="pyarrow")
@@ -79,6 +89,13 @@ def write_samples(samples: Samples, path: str | os.PathLike[str]) -> None:
             raise CSTError(f"cannot write {path}: {error}") from error
 
 
+def _lost_in_tables(samples: Samples) -> bool:
+    """Whether samples have what a table cannot hold; the origin of dates is part of the timestamps."""
+    dated = dated_axis(samples.coord_names, samples.units)
+    origin = samples.origin if dated is None else np.delete(samples.origin, dated[0], axis=1)
+    return bool(origin.any()) or samples.layout is not None or bool(samples.calendar)
+
+
 def _meta(samples: Samples) -> dict[str, Any]:
     """Everything but the large arrays, for JSON."""
     return {
@@ -88,14 +105,15 @@ def _meta(samples: Samples) -> dict[str, Any]:
         "units": samples.units,
         "origin": samples.origin.tolist(),
         "layout": samples.layout and samples.layout.to_dict(),
+        **known_meta(samples),
     }
 
 
 def _from_npz(arrays: dict[str, np.ndarray], path: Path) -> dict[str, Any]:
     keys = set(arrays)
-    if not {"coords", "values"} <= keys <= {"coords", "values", "observed", "meta"}:
+    if not {"coords", "values"} <= keys <= {"coords", "values", "observed", "covariates", "meta"}:
         raise CSTError(
-            f"{path} must have the keys coords and values, may have observed and meta, but has: "
+            f"{path} must have the keys coords and values, may have observed, covariates and meta, but has: "
             f"{', '.join(sorted(keys)) or 'none'}; a movie is read by load_movie"
         )
     meta: dict[str, Any] = {}
@@ -107,4 +125,4 @@ def _from_npz(arrays: dict[str, np.ndarray], path: Path) -> dict[str, Any]:
             meta["layout"] = PatchLayout.from_dict(meta["layout"]) if meta.get("layout") else None
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             raise CSTError(f"{path}: the key meta is not the JSON that save writes: {error}") from error
-    return {"coords": arrays["coords"], "values": arrays["values"], "observed": arrays.get("observed"), **meta}
+    return {k: arrays.get(k) for k in ("coords", "values", "observed", "covariates")} | meta

@@ -12,14 +12,22 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from cstformer.data.arrays import as_floats, first_few, pad, refuse, shaped_coords, shaped_observed
-from cstformer.data.grids import samples_from_dataset, samples_to_dataset
+from cstformer.data.calendar import checked_calendar
+from cstformer.data.covariates import checked_covariates, joined_covariates
+from cstformer.data.dates import date_unit, dated_axis, rebased
+from cstformer.data.grids import KNOWN, samples_from_dataset, samples_to_dataset
 from cstformer.data.layout import PatchLayout
-from cstformer.data.names import checked_ids, checked_names
+from cstformer.data.names import checked_ids, checked_names, checked_units
+from cstformer.data.ragged import averaged, repeats_before, stacked_pairs
 from cstformer.data.sample_files import read_samples, samples_suffix, write_samples
-from cstformer.data.summary import summary
+from cstformer.data.summary import headline, summary
 from cstformer.data.tables import samples_from_table, samples_to_table
+from cstformer.data.windows import window_points
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.system.files import MAX_BYTES, readable
+
+_ARRAYS = ("coords", "values", "observed")
+_FIELDS = (*_ARRAYS, "coord_names", "value_names", "sample_ids", "units", "origin", "layout", *KNOWN, "covariates")
 
 
 class Samples:
@@ -33,14 +41,20 @@ class Samples:
     observed : (N, n) or (N, n, c), optional. False is padding or a missing channel.
     coord_names, value_names : names of the axes and of the channels.
     sample_ids : a unique integer or string per sample.
-    units : unit of each axis or channel, by name.
+    units : unit of each axis, channel or covariate, by name. The unit of dates is "hours since 2024-05-01T00:00:00".
     origin : (N, d), what `windows` subtracted from the coordinates; zeros by default.
     layout : how patch tokens tile frames; `frames_to_samples` sets it.
+    covariates : (N, e), known at every coordinate and never predicted; NaN is missing. Or a dict of columns by name,
+        in which text becomes categories.
+    covariate_names : names of the covariates.
+    categories : labels of the covariates that hold numbers of categories, by name; a dict of columns sets it.
+    calendar : "hour" (of the day), "weekday", "day" (of the year), for a model to read at every coordinate.
 
     Attributes
     ----------
     coords, values, observed : float64 (N, n, d), float64 (N, n, c), bool (N, n, c)
         Unobserved values and padding are stored as zeros, so that they can never leak.
+    covariates : float64 (N, e), with e = 0 if there are none
 
     Examples
     --------
@@ -49,6 +63,8 @@ class Samples:
     Samples(2 samples of 2-3 points, coordinates t, values value)
     >>> s.coords.shape, s.values.shape, s.point_observed[1].tolist()
     ((2, 3, 1), (2, 3, 1), [True, False, True])
+    >>> s.replace(covariates={"age": [61, np.nan], "site": ["B", "A"]})
+    Samples(2 samples of 2-3 points, coordinates t, values value, covariates age, site)
     """
 
     coords: Float[np.ndarray, "N n d"]
@@ -56,6 +72,7 @@ class Samples:
     observed: Bool[np.ndarray, "N n c"]
     origin: Float[np.ndarray, "N d"]
     layout: PatchLayout | None
+    covariates: Float[np.ndarray, "N e"]
 
     def __init__(
         self,
@@ -69,6 +86,10 @@ class Samples:
         units: Mapping[str, str] | None = None,
         origin: ArrayLike | None = None,
         layout: PatchLayout | None = None,
+        covariates: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        covariate_names: Sequence[str] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None,
+        calendar: str | Sequence[str] | None = None,
     ) -> None:
         y = as_floats("values", values)
         y = y[..., None] if y.ndim == 2 else y
@@ -90,13 +111,11 @@ class Samples:
         self.coord_names = checked_names("coord_names", coord_names, self.d, "t", "coord")
         self.value_names = checked_names("value_names", value_names, self.c, "value", "value")
         self.sample_ids = checked_ids(sample_ids, len(self))
-        self.units = {str(name): str(unit) for name, unit in (units or {}).items() if unit}
+        known = checked_covariates(covariates, covariate_names, categories, len(self))
+        self.covariates, self.covariate_names, self.categories = known
+        self.units = checked_units(units, self.coord_names, self.value_names, self.covariate_names)
         self.layout = layout
-        names = self.coord_names + self.value_names
-        if both := set(self.coord_names) & set(self.value_names):
-            raise CSTError(f"coord_names and value_names share {sorted(both)}; rename one of them")
-        if strange := set(self.units) - set(names):
-            raise CSTError(f"units names {sorted(strange)}, which are no coordinate or value: {list(names)}")
+        self.calendar = checked_calendar(calendar, dated_axis(self.coord_names, self.units))
         self.origin = np.zeros((len(self), self.d)) if origin is None else as_floats("origin", origin) + 0.0
         if self.origin.shape != (len(self), self.d) or not np.isfinite(self.origin).all():
             raise CSTError(f"origin must be finite and (N, d) = {(len(self), self.d)}, got {self.origin.shape}")
@@ -127,13 +146,7 @@ class Samples:
         return np.asarray(self.observed.any(axis=-1))
 
     def __repr__(self) -> str:
-        counts = self.point_observed.sum(axis=1)
-        points = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
-        values = ", ".join(self.value_names) if self.c <= 5 else f"{self.value_names[0]}...{self.value_names[-1]}"
-        return (
-            f"Samples({len(self)} samples of {points} points, "
-            f"coordinates {', '.join(self.coord_names)}, values {values})"
-        )
+        return headline(self)
 
     def replace(self, **changes: Any) -> Samples:
         """Copy with some of the constructor arguments changed.
@@ -141,8 +154,12 @@ class Samples:
         >>> Samples([0.0, 1.0], [[1.0, 2.0]]).replace(value_names=["u"]).value_names
         ('u',)
         """
-        keep = ("coords", "values", "observed", "coord_names", "value_names", "sample_ids", "units", "origin")
-        return Samples(**{name: getattr(self, name) for name in (*keep, "layout")} | changes)
+        kept = {name: getattr(self, name) for name in _FIELDS}
+        known = changes.get("covariates", self.covariates)
+        if known is None or isinstance(known, Mapping):  # others than before: the old names do not hold
+            units = {k: v for k, v in self.units.items() if k not in self.covariate_names or k in (known or ())}
+            kept |= {"covariate_names": None, "categories": None, "units": units}
+        return Samples(**kept | changes)
 
     def __getitem__(self, index: Any) -> Samples:
         try:
@@ -151,7 +168,7 @@ class Samples:
             raise CSTError(f"samples[{index!r}] does not fit {len(self)} samples: {error}") from error
         if len(chosen) == 0:
             raise CSTError(f"samples[{index!r}] chooses none of the {len(self)} samples")
-        arrays = {name: getattr(self, name)[chosen] for name in ("coords", "values", "observed", "origin")}
+        arrays = {name: getattr(self, name)[chosen] for name in (*_ARRAYS, "origin", "covariates")}
         # A bootstrap chooses some samples twice; both copies cannot keep the same id.
         ids = [self.sample_ids[i] for i in chosen] if len(set(chosen)) == len(chosen) else None
         return self.replace(**arrays, sample_ids=ids)
@@ -166,31 +183,22 @@ class Samples:
         >>> Samples.from_list([([0, 1], [5, 6]), ([0, 1, 2], [7, 8, 9])]).point_observed.tolist()
         [[True, True, False], [True, True, True]]
         """
-        columns: list[tuple[np.ndarray, np.ndarray]] = []
-        for i, (coords, values) in enumerate(pairs):
-            x, y = as_floats(f"coords of sample {i}", coords), as_floats(f"values of sample {i}", values)
-            x, y = (a[:, None] if a.ndim == 1 else a for a in (x, y))
-            if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
-                raise CSTError(f"sample {i} must have coords (n, d) and values (n, c), got {x.shape} and {y.shape}")
-            if columns and (x.shape[1], y.shape[1]) != (columns[0][0].shape[1], columns[0][1].shape[1]):
-                raise CSTError(
-                    f"sample {i} has d, c = {x.shape[1]}, {y.shape[1]}, "
-                    f"but sample 0 has {columns[0][0].shape[1]}, {columns[0][1].shape[1]}; make them equal"
-                )
-            columns.append((x, y))
-        if not columns:
-            raise CSTError("from_list got no samples; pass at least one (coords, values) pair")
-        n = max(len(x) for x, _ in columns)
-        return cls(pad([x for x, _ in columns], n), pad([y for _, y in columns], n, np.nan), **names)
+        return cls(*stacked_pairs(pairs), **names)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Samples]) -> Samples:
-        """All samples of all parts, padded to the longest. If integer ids clash, all samples are numbered anew."""
+        """All samples of all parts, padded to the longest. If integer ids clash, all samples are numbered anew.
+
+        Dates count from the epoch of the first part; labels of a covariate are united.
+        """
         if not parts:
             raise CSTError("concatenate got no parts; pass at least one Samples")
         first = parts[0]
+        unit = date_unit(first.coord_names, first.units)
+        parts = [rebased(part, unit, relative=bool(part.origin.any())) for part in parts]
+        known = joined_covariates(parts)
         for i, part in enumerate(parts):
-            for name in ("coord_names", "value_names", "units", "layout"):
+            for name in ("coord_names", "value_names", "units", "layout", "calendar"):
                 if getattr(part, name) != getattr(first, name):
                     raise CSTError(f"part {i} has {name} {getattr(part, name)}, but part 0 has {getattr(first, name)}")
         n = max(part.n for part in parts)
@@ -200,7 +208,7 @@ class Samples:
         arrays = {k: pad([a for p in parts for a in getattr(p, k)], n) for k in ("coords", "values")}
         seen = pad([a for p in parts for a in p.observed], n, False)
         origin = np.concatenate([part.origin for part in parts])
-        return first.replace(**arrays, observed=seen, origin=origin, sample_ids=ids)
+        return first.replace(**arrays, **known, observed=seen, origin=origin, sample_ids=ids)
 
     def subset_points(self, mask: ArrayLike) -> Samples:
         """Copy in which the points where `mask` (N, n) is False are unobserved."""
@@ -224,20 +232,11 @@ class Samples:
     def _reordered(self, order: np.ndarray) -> Samples:
         """Copy with points in `order` (N, n), which puts observed ones first; shared padding at the end is cut."""
         order = order[:, : self.point_observed.sum(axis=1).max(), None]
-        names = ("coords", "values", "observed")
-        return self.replace(**{name: np.take_along_axis(getattr(self, name), order, axis=1) for name in names})
+        return self.replace(**{k: np.take_along_axis(getattr(self, k), order, axis=1) for k in _ARRAYS})
 
     def sorted(self) -> Samples:
         """Copy with the observed points of each sample first, sorted by coordinate (first axis slowest)."""
         return self._reordered(self._order())
-
-    def _repeats(self, order: np.ndarray) -> Bool[np.ndarray, "N n"]:
-        """In sorted order: True where an observed point has the coordinates of the one before it."""
-        x = np.take_along_axis(self.coords, order[..., None], axis=1)
-        exists = np.take_along_axis(self.point_observed, order, axis=1)
-        repeat = np.zeros(exists.shape, dtype=bool)
-        repeat[:, 1:] = (x[:, 1:] == x[:, :-1]).all(axis=-1) & exists[:, 1:]
-        return repeat
 
     def merged(self) -> Samples:
         """Average, per channel, the observed points of a sample that have identical coordinates.
@@ -246,7 +245,7 @@ class Samples:
         object if there are none.
         """
         order = self._order()
-        repeat = self._repeats(order)
+        repeat = repeats_before(self.coords, self.point_observed, order)
         if not repeat.any():
             return self
         warnings.warn(
@@ -255,14 +254,7 @@ class Samples:
             CSTWarning,
             stacklevel=2,
         )
-        rows = np.arange(len(self))[:, None]
-        starts = np.flatnonzero(~repeat)  # first point of each run of equal coordinates
-        totals = np.add.reduceat(self.values[rows, order].reshape(-1, self.c), starts)
-        counts = np.add.reduceat(self.observed[rows, order].reshape(-1, self.c).astype(np.int64), starts)
-        place = (np.broadcast_to(rows, order.shape).ravel()[starts], order.ravel()[starts])
-        values, observed = np.zeros_like(self.values), np.zeros_like(self.observed)
-        values[place] = totals / np.maximum(counts, 1)
-        observed[place] = counts > 0
+        values, observed = averaged(self.values, self.observed, order, repeat)
         return self.replace(values=values, observed=observed)
 
     def windows(self, length: float | int, stride: float | int, axis: int = 0) -> Samples:
@@ -277,30 +269,9 @@ class Samples:
         >>> w.sample_ids, w.coords[..., 0].tolist(), w.values[..., 0].tolist()
         (('0@0', '0@2'), [[0.0, 1.0], [0.0, 1.0]], [[0.0, 1.0], [2.0, 3.0]])
         """
-        for name, number in (("length", length), ("stride", stride)):
-            if not (np.isfinite(number) and number > 0):
-                raise CSTError(f"{name} must be a positive number in coordinate units, got {number!r}")
         if not 0 <= axis < self.d:
             raise CSTError(f"axis must be 0 to {self.d - 1}, got {axis!r}")
-        rows, starts, indices = [], [], []
-        for i, exists in enumerate(self.point_observed):
-            at = np.flatnonzero(exists)
-            at = at[np.argsort(self.coords[i, at, axis], kind="stable")]
-            place = self.coords[i, at, axis]
-            # A point that lies before a boundary only by rounding belongs to the window behind it.
-            slack = 1e-9 * min(length, stride) + 4 * np.spacing(np.abs(place).max() + length)
-            step = float(np.median(np.diff(place))) if len(place) > 1 else 0.0
-            count = max(0, int((place[-1] + step - place[0] - length + slack) // stride)) + 1
-            start = place[0] + stride * np.arange(count)
-            first = np.searchsorted(place, start - slack)
-            last = np.searchsorted(place, start + length - slack)
-            start, first, last = (a[last > first] for a in (start, first, last))
-            index = first[:, None] + np.arange((last - first).max())
-            indices += list(np.where(index < last[:, None], at[np.minimum(index, len(at) - 1)], -1))
-            rows.append(np.full(len(start), i))
-            starts.append(start)
-        row, begin = np.concatenate(rows), np.concatenate(starts)
-        point = pad(indices, max(map(len, indices)), -1)
+        row, begin, point = window_points(self.coords[..., axis], self.point_observed, length, stride)
         coords = self.coords[row[:, None], point]
         coords[..., axis] = np.maximum(coords[..., axis] - begin[:, None], 0.0)
         origin = self.origin[row]
@@ -310,23 +281,33 @@ class Samples:
             values=self.values[row[:, None], point],
             observed=self.observed[row[:, None], point] & (point >= 0)[..., None],
             origin=origin,
+            covariates=self.covariates[row],
             sample_ids=[f"{self.sample_ids[i]}@{start:.12g}" for i, start in zip(row, begin, strict=True)],
         )
 
     def equals(self, other: Samples, tolerance: float = 0.0) -> bool:
-        """Whether names, units, ids, origin and observed points (in order) agree; padding is ignored."""
-        same = ("coord_names", "value_names", "sample_ids", "units", "layout")
+        """Whether names, units, ids, origin, covariates and observed points (in order) agree; padding is ignored."""
+        same = (
+            "coord_names",
+            "value_names",
+            "covariate_names",
+            "categories",
+            "calendar",
+            "sample_ids",
+            "units",
+            "layout",
+        )
         if any(getattr(self, name) != getattr(other, name) for name in same):
             return False
         a, b = (s._reordered(np.argsort(~s.point_observed, axis=1, kind="stable")) for s in (self, other))
         if a.values.shape != b.values.shape or (a.observed != b.observed).any():
             return False
-        arrays = ("coords", "values", "origin")
-        return all(np.allclose(getattr(a, k), getattr(b, k), rtol=tolerance, atol=tolerance) for k in arrays)
+        arrays = ((getattr(a, k), getattr(b, k)) for k in ("coords", "values", "origin", "covariates"))
+        return all(np.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True) for x, y in arrays)
 
     def describe(self) -> str:
         """Readable summary of several lines: sizes, ranges, how much is observed."""
-        return summary(self, repeats=int(self._repeats(self._order()).sum()))
+        return summary(self, repeats=int(repeats_before(self.coords, self.point_observed, self._order()).sum()))
 
     @classmethod
     def load(
@@ -335,6 +316,9 @@ class Samples:
         *,
         coords: Sequence[str] | None = None,
         values: Sequence[str] | None = None,
+        covariates: Sequence[str] | None = None,
+        calendar: str | Sequence[str] | None = None,
+        relative: bool | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> Samples:
         """Read a file; the suffix says which kind.
@@ -344,10 +328,14 @@ class Samples:
         path : `.npz`, `.csv`, `.tsv`, `.parquet`, `.nc` or `.zarr`.
         coords : names of the coordinate columns (tables) or dims (gridded NetCDF, Zarr).
         values : names of the value columns or variables; all others by default.
+        covariates : names of the columns (tables) or variables over `sample` that are covariates; of an `.npz`, which
+            of its covariates to keep.
+        calendar, relative : see `from_frame`.
         max_bytes : files that declare larger arrays are refused.
         """
         with readable(path, f"{samples_suffix(path)} samples") as source:
-            return cls(**read_samples(source, coords, values, max_bytes))
+            chosen = {} if calendar is None else {"calendar": calendar}
+            return cls(**read_samples(source, coords, values, covariates, relative, max_bytes) | chosen)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that `load` reads, complete or not at all; the suffix says which kind."""
@@ -355,31 +343,57 @@ class Samples:
 
     @classmethod
     def from_frame(
-        cls, frame: Any, *, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
+        cls,
+        frame: Any,
+        *,
+        coords: Sequence[str] | None = None,
+        values: Sequence[str] | None = None,
+        covariates: Sequence[str] | None = None,
+        calendar: str | Sequence[str] | None = None,
+        relative: bool | None = None,
     ) -> Samples:
         """Read a long pandas table: one row per point, empty cells are missing values.
 
         The table has coordinates, values and perhaps a column `sample`; without it, all rows are one sample. A heading
-        "name [unit]" carries a unit. Coordinates are the columns with usual names (t, time, x, y, lat, ...) unless
-        `coords` names them; all other columns are values, unless `values` names them.
+        "name [unit]" carries a unit.
+
+        Parameters
+        ----------
+        frame : DataFrame
+        coords : names of the coordinate columns; by default those with usual names (t, time, date, x, y, lat, ...).
+            Dates (datetime64 or ISO text) become hours since the first one.
+        values : names of the value columns; all others by default.
+        covariates : names of columns that are constant within each sample; text becomes categories.
+        calendar : "hour" (of the day), "weekday" and "day" (of the year), computed from the dates.
+        relative : whether dates count from the beginning of each sample, which `origin` keeps, or all from the first
+            date of the table. By default they are relative if every sample is shorter than half of the whole.
         """
-        return cls(**samples_from_table(frame, coords, values))
+        return cls(**samples_from_table(frame, coords, values, covariates, relative), calendar=calendar)
 
     def to_frame(self) -> Any:
-        """Long pandas table with one row per observed point; missing channels are NaN. Inverse of `from_frame`."""
+        """Long pandas table with one row per observed point; missing channels are NaN. Inverse of `from_frame`.
+
+        Dates are timestamps again. A covariate has a heading such as "covariate:age", which `from_frame` recognises.
+        """
         return samples_to_table(self)
 
     @classmethod
     def from_xarray(
-        cls, data: Any, *, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
+        cls,
+        data: Any,
+        *,
+        coords: Sequence[str] | None = None,
+        values: Sequence[str] | None = None,
+        covariates: Sequence[str] | None = None,
     ) -> Samples:
         """Read what `to_xarray` made, or a gridded Dataset or DataArray.
 
         A grid may have a dim `sample`. All other dims are coordinate axes, in the order of the array or of `coords`,
         and every sample has all points of the grid. Each variable with all these dims, or those in `values`, is a
-        channel. Dates become hours since the first; a dim without coordinates counts 0, 1, 2...
+        channel; those in `covariates` have the dim `sample` alone. Dates become hours since the first; a dim without
+        coordinates counts 0, 1, 2...
         """
-        return cls(**samples_from_dataset(data, coords, values))
+        return cls(**samples_from_dataset(data, coords, values, covariates))
 
     def to_xarray(self) -> Any:
         """Dataset with dims (sample, point) and a variable for each axis and channel; unobserved values are NaN."""

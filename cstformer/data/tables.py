@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cstformer.data.covariates import labels_of
+from cstformer.data.dates import begin_each, dated_axis, has_dates, read_dates
 from cstformer.data.names import heading, name_and_unit, parsed_ids
 from cstformer.errors import CSTError, unknown
 from cstformer.system.files import check_bytes, readable
@@ -19,9 +21,12 @@ from cstformer.system.files import check_bytes, readable
 if TYPE_CHECKING:
     from cstformer.data.samples import Samples
 
-TIME_NAMES = {"t", "time", "hours"}
+TIME_NAMES = {"t", "time", "hours", "date", "datetime", "timestamp"}
 COORD_NAMES = TIME_NAMES | {"x", "y", "z", "row", "col", "lat", "lon"}
 """Columns with these names, or names that start with "coord", are coordinates unless `coords=` names others."""
+
+MARK = "covariate:"
+"""How the heading of a covariate begins in the tables that are written here."""
 
 _EVERY_DIGIT: dict[str, Any] = {"float_precision": "round_trip"}
 
@@ -45,7 +50,11 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 
 def samples_from_table(
-    frame: Any, coords: Sequence[str] | None = None, values: Sequence[str] | None = None
+    frame: Any,
+    coords: Sequence[str] | None = None,
+    values: Sequence[str] | None = None,
+    covariates: Sequence[str] | None = None,
+    relative: bool | None = None,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a long table; see `Samples.from_frame`."""
     columns = {str(c): c for c in frame.columns}
@@ -56,26 +65,30 @@ def samples_from_table(
         if not frame[columns[column]].isna().all():
             raise CSTError("the table has a column without a name; write it with index=False, or name the column")
         del parts[column]
+    known = _covariate_columns(parts, covariates)
     coord_columns, value_columns = _coord_and_value_columns(parts, coords, values)
     if len(frame) == 0:
         raise CSTError("the table has no rows; pass at least one point")
-    x = np.column_stack([_numbers(frame[columns[c]], c) for c in coord_columns])
+    ids, sample, point = _sample_rows(frame, columns)
+    x, origin, dates = _coordinates(frame, {c: columns[c] for c in coord_columns}, sample, relative)
     y = np.column_stack([_numbers(frame[columns[c]], c) for c in value_columns])
     lost = np.isnan(x) & ~np.isnan(y).all(axis=1, keepdims=True)
     if lost.any():
         row, k = np.argwhere(lost)[0]
         raise CSTError(f"column {coord_columns[k]!r} is empty in row {row + 1}, which has values; fill it or drop it")
-    ids, sample, point = _sample_rows(frame, columns)
     shape = (len(ids), point.max() + 1)
     padded_x, padded_y = np.zeros((*shape, x.shape[1])), np.full((*shape, y.shape[1]), np.nan)
     padded_x[sample, point], padded_y[sample, point] = x, y
+    units = dict([*(parts[c] for c in [*coord_columns, *value_columns]), *known.values()])
     return {
         "coords": padded_x,
         "values": padded_y,
         "coord_names": [parts[c][0] for c in coord_columns],
         "value_names": [parts[c][0] for c in value_columns],
         "sample_ids": ids,
-        "units": dict(parts[c] for c in [*coord_columns, *value_columns]),
+        "units": units | {parts[c][0]: unit for c, unit in dates.items()},
+        "origin": origin,
+        "covariates": {name: _per_sample(frame[columns[c]], c, sample, ids) for c, (name, _) in known.items()} or None,
     }
 
 
@@ -85,13 +98,92 @@ def samples_to_table(samples: Samples) -> Any:
 
     sample, point = np.nonzero(samples.point_observed)
     ids = pd.Series(samples.sample_ids).to_numpy()
-    columns = {"sample": ids[sample]}
+    columns: dict[str, Any] = {"sample": ids[sample]}
+    axis, clock = dated_axis(samples.coord_names, samples.units) or (None, None)
     for k, name in enumerate(samples.coord_names):
-        columns[heading(name, samples.units)] = samples.coords[sample, point, k]
+        x = samples.coords[sample, point, k]
+        if k == axis and clock is not None:
+            dates = pd.Series(clock.dates(x + samples.origin[sample, k]))
+            columns[name] = dates if clock.zone is None else dates.dt.tz_localize(clock.zone)
+        else:
+            columns[heading(name, samples.units)] = x
     values = np.where(samples.observed, samples.values, np.nan)
     for k, name in enumerate(samples.value_names):
         columns[heading(name, samples.units)] = values[sample, point, k]
+    for name in samples.covariate_names:
+        columns[MARK + heading(name, samples.units)] = labels_of(samples, name)[sample]
     return pd.DataFrame(columns)
+
+
+def _covariate_columns(
+    parts: dict[str, tuple[str, str]], covariates: Sequence[str] | None
+) -> dict[str, tuple[str, str]]:
+    """Take the covariates out of ``parts``: those that were named, or those whose heading is marked."""
+    marked = {c: (name.removeprefix(MARK).strip(), unit) for c, (name, unit) in parts.items() if name.startswith(MARK)}
+    everything = parts | marked
+    chosen = list(marked) if covariates is None else _chosen("covariates", covariates, everything)
+    for column in {*chosen, *marked}:
+        del parts[column]
+    return {column: everything[column] for column in chosen}
+
+
+def _coordinates(
+    frame: Any, columns: dict[str, Any], sample: np.ndarray, relative: bool | None
+) -> tuple[np.ndarray, np.ndarray | None, dict[str, str]]:
+    """Coordinates (rows, d), the origin (N, d) of samples that count from their own beginning, the units of dates."""
+    import pandas as pd
+
+    x, origin, units = [], None, {}
+    for k, (name, column) in enumerate(columns.items()):
+        series = frame[column]
+        if series.dtype.kind == "m":
+            units[name] = "hours"
+            x.append((series / pd.Timedelta(hours=1)).to_numpy(dtype=np.float64, na_value=np.nan))
+        elif not has_dates(series):
+            x.append(_numbers(series, name))
+        elif origin is not None:
+            raise CSTError(
+                f"columns {list(units)} and {name!r} are dates, but only one axis can be; choose it by coords="
+            )
+        else:
+            hours, units[name] = read_dates(series, name)
+            begin = begin_each(hours, sample, relative)
+            x.append(hours - begin[sample])
+            origin = np.zeros((len(begin), len(columns)))
+            origin[:, k] = begin
+    return np.column_stack(x), origin, units
+
+
+def _per_sample(series: Any, column: str, sample: np.ndarray, ids: list[int | str]) -> np.ndarray:
+    """A covariate (N,) from a column that is constant within each sample: numbers, or text with None."""
+    import pandas as pd
+
+    if series.dtype.kind in "Mm":
+        raise CSTError(f"column {column!r} holds dates, which cannot be a covariate; give a number such as an age")
+    series = series.reset_index(drop=True)
+    some = series.dropna()
+    is_text = bool(some.map(lambda entry: isinstance(entry, str)).any()) if series.dtype.kind not in "fiub" else False
+    if is_text:
+        numbers = pd.to_numeric(some, errors="coerce")
+        if 0.5 <= numbers.notna().mean() < 1:
+            row = numbers.index[numbers.isna()][0]
+            raise CSTError(
+                f"column {column!r} has {some[row]!r} among numbers in row {row + 1}; leave missing ones empty"
+            )
+        some = some.astype(str).str.strip()
+    else:
+        some = pd.Series(_numbers(series, column)).dropna()
+    groups = some.groupby(sample[some.index])
+    if len(varies := groups.nunique().loc[lambda count: count > 1]):
+        which, entries = int(varies.index[0]), groups.get_group(varies.index[0]).unique()[:2].tolist()
+        raise CSTError(
+            f"column {column!r} changes within sample {ids[which]!r} ({entries[0]!r}, {entries[1]!r}); a covariate is "
+            "constant in each sample, what changes is a value"
+        )
+    out = np.full(len(ids), None if is_text else np.nan, dtype=object if is_text else np.float64)
+    firsts = groups.first()
+    out[firsts.index] = firsts.to_numpy()
+    return out
 
 
 def _coord_and_value_columns(
@@ -142,7 +234,7 @@ def _numbers(series: Any, column: str) -> np.ndarray:
     if len(bad):
         raise CSTError(
             f"column {column!r} has {series.iloc[bad[0]]!r} in row {bad[0] + 1}, which is no number; "
-            "correct it, or leave the column out by values=[...]"
+            "correct it, leave the column out by values=[...], or name it in covariates=[...] if it labels samples"
         )
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
 

@@ -89,3 +89,12 @@ def test_training_and_validation_samples(count, fraction, held):
     assert sorted(torch.cat([training, held_out]).tolist()) == list(range(count))
     assert torch.equal(training, split_samples(count, fraction, seed=1)[0])
     assert not torch.equal(split_samples(40, 0.2, seed=1)[1], split_samples(40, 0.2, seed=2)[1])
+
+
+def test_what_is_known_of_a_sample_has_no_points():
+    batch = Batch(torch.rand(3, 4, 1), torch.rand(3, 4, 2), torch.ones(3, 4, 2) > 0, covariates=torch.rand(3, 5))
+    assert torch.equal(batch[torch.tensor([2])].covariates, batch.covariates[2:])
+    picked = batch.pick(torch.tensor([[0, 1]] * 3)).padded(3)
+    assert picked.coords.shape == (3, 5, 1) and torch.equal(picked.covariates, batch.covariates)
+    other = batch.replace(covariates=batch.covariates + 1)
+    assert other.fingerprint(0) != batch.fingerprint(0)

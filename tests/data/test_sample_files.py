@@ -30,7 +30,7 @@ def ragged(ids=("mouse 1", "mouse 2")) -> Samples:
         coord_names=["t", "x"],
         value_names=["u[0]", "speed"],
         sample_ids=ids,
-        units={"t": "hours since 2020-01-01", "speed": "m s-1", "u[0]": "seconds"},
+        units={"t": "hours since onset", "speed": "m s-1", "u[0]": "seconds"},
     )
 
 
@@ -67,7 +67,7 @@ def test_in_memory_round_trips():
     table = s.to_frame()
     assert list(table.columns) == [
         "sample",
-        "t [hours since 2020-01-01]",
+        "t [hours since onset]",
         "x",
         "u[0] [seconds]",
         "speed [m s-1]",

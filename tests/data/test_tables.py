@@ -86,6 +86,6 @@ def test_tables_refused(tmp_path, text, options, message):
 def test_frames_refused():
     with pytest.raises(CSTError, match="two columns of one name"):
         Samples.from_frame(pd.DataFrame([[1, 2, 3]], columns=["t", "u", "u"]))
-    dates = pd.DataFrame({"t": pd.to_datetime(["2020-01-01"]), "u": [1.0]})
-    with pytest.raises(CSTError, match="column 't' has Timestamp"):
+    dates = pd.DataFrame({"t": [0.0], "u": pd.to_datetime(["2020-01-01"])})
+    with pytest.raises(CSTError, match="column 'u' has Timestamp"):
         Samples.from_frame(dates)
