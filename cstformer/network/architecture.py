@@ -37,6 +37,13 @@ class Architecture:
     view: PixelView | None = None
     """What initial values hold, if they are more than the c channels; the readout is then gated."""
 
+    covariates: int = 0
+    """Features of covariates, the same at every coordinate of a sample."""
+    calendar: tuple[float, ...] = ()
+    """Rates of the calendar features, in radians per unit of the time axis; see `Calendar`."""
+    time_axis: int = 0
+    """The axis of the calendar."""
+
     @property
     def initial_size(self) -> int:
         """Numbers of an initial value."""

@@ -56,6 +56,28 @@ class FourierEncoding(nn.Module):
         return series.linear(series.concatenate([sin, cos, straight], -1), self.project.weight, self.project.bias)
 
 
+class CalendarEncoding(nn.Module):
+    r"""Features of the calendar: :math:`W [\sin\theta | \cos\theta]` with :math:`\theta_k = \omega_k x_a + \varphi_k`.
+
+    The rates ω (k,) belong to the model, the phases φ (B, k) to the samples; a is the axis of time. W starts at zero.
+    """
+
+    rates: Tensor
+
+    def __init__(self, rates: tuple[float, ...], axis: int, width: int):
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("rates", torch.tensor(rates), persistent=False)
+        self.project = nn.Linear(2 * len(rates), width, bias=False)
+        nn.init.zeros_(self.project.weight)
+
+    def forward(self, x: Series, phases: Float[Tensor, "B k"]) -> Series:
+        """(J, B, m, d) → (J, B, m, width)."""
+        angle = x.map(lambda c: c[..., self.axis : self.axis + 1] * self.rates)  # (J, B, m, k)
+        sin, cos = series.sin_cos(series.shift(angle, phases[:, None]))
+        return series.linear(series.concatenate([sin, cos], -1), self.project.weight)
+
+
 class Nearness(nn.Module):
     r"""Attention bias that makes each head look near a place relative to the reader.
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cstformer.data.batch import Batch
 from cstformer.network.architecture import Architecture
 from cstformer.network.blocks import Block
-from cstformer.network.encoding import FourierEncoding, LinearEncoding, Nearness
+from cstformer.network.encoding import CalendarEncoding, FourierEncoding, LinearEncoding, Nearness
 from cstformer.network.layers import Dropout, LayerNorm, Linear
 from cstformer.network.readout import make_readout
 from cstformer.taylor import series
@@ -31,7 +31,12 @@ class Encoded:
     """A context after encoding: what queries need of it at each layer."""
 
     keys_values: list[tuple[Series, Series]]
-    exists: Bool[Tensor, "B n"]
+    context: Batch
+
+    @property
+    def exists(self) -> Bool[Tensor, "B n"]:
+        """True where a context point is a token."""
+        return self.context.exists
 
 
 class ContinuousTransformer(nn.Module):
@@ -66,8 +71,11 @@ class ContinuousTransformer(nn.Module):
         self.head = Linear(a.width, a.width) if post else None
         self.final_norm = LayerNorm(a.width)
         self.readout = make_readout(a)
-        # What was missing, and what the start left, begin without a say.
-        for layer in (self.missing, self.residual):
+        # After everything else, so that a network with covariates starts from the same weights as one without.
+        self.covariates = Linear(a.covariates, a.width, bias=False) if a.covariates else None
+        self.calendar = CalendarEncoding(a.calendar, a.time_axis, a.width) if a.calendar else None
+        # What was missing, what the start left and the covariates begin without a say.
+        for layer in (self.missing, self.residual, self.covariates):
             if layer is not None:
                 nn.init.zeros_(layer.weight)
 
@@ -126,7 +134,7 @@ class ContinuousTransformer(nn.Module):
     def encode(self, context: Batch, maps: list | None = None) -> Encoded:
         """Let the context tokens read each other, once (pattern ``context``)."""
         at, values = constant(context.coords), context.known if context.initial is None else context.initial
-        x = self._tokens(constant(values), at, context.observed)
+        x = self._tokens(constant(values), at, context, context.observed)
         if self.residual is not None:
             assert context.initial is not None, "prepare the context first"
             left = (context.values - context.initial).masked_fill(~context.observed, 0)
@@ -137,14 +145,15 @@ class ContinuousTransformer(nn.Module):
             stages.append(block.keys_values(x, at))
             if i + 1 < len(self.blocks) or maps is not None:  # nobody reads the last layer's context tokens
                 x = block(x, at, stages[-1], mask, nystrom, maps)
-        return Encoded(stages, mask)
+        return Encoded(stages, context)
 
     def read(self, encoded: Encoded, at: Series, initial: Series, maps: list | None = None) -> Series:
         """Let queries read an encoded context (pattern ``context``); each query is independent of the others."""
         assert self.query_token is not None
-        x = series.shift(self._tokens(initial, at), self.query_token)
+        x = series.shift(self._tokens(initial, at, encoded.context), self.query_token)
+        mask = encoded.exists
         for block, keys_values in zip(self.blocks, encoded.keys_values, strict=True):
-            x = block(x, at, keys_values, encoded.exists, False, maps)
+            x = block(x, at, keys_values, mask, False, maps)
         return self._readout(x, initial)
 
     def _forward_joint(
@@ -152,8 +161,8 @@ class ContinuousTransformer(nn.Module):
     ) -> tuple[Tensor, Series]:
         n = context.coords.shape[1]
         values = series.concatenate([constant(context.known), initial], 1)
-        real = self._tokens(constant(context.known), constant(context.coords), context.observed)
-        x = series.concatenate([real, self._tokens(initial, at)], 1)
+        real = self._tokens(constant(context.known), constant(context.coords), context, context.observed)
+        x = series.concatenate([real, self._tokens(initial, at, context)], 1)
         if exists is None:
             exists = context.exists.new_ones(at.coefs.shape[1:3])
         mask = torch.cat([context.exists, exists], 1)
@@ -165,10 +174,17 @@ class ContinuousTransformer(nn.Module):
         y = self._readout(x, values)
         return y.value[:, :n], y.map(lambda c: c[:, :, n:])
 
-    def _tokens(self, values: Series, coords: Series, observed: Tensor | None = None) -> Series:
+    def _tokens(self, values: Series, coords: Series, context: Batch, observed: Tensor | None = None) -> Series:
+        """Tokens (J, B, m, width) at these coordinates, with covariates and calendar of the context's samples."""
         x = self.embed(values) + self.position(coords)
         if observed is not None:
             x = x + self.missing(constant((~observed).to(values.coefs)))
+        if self.covariates is not None:
+            assert context.covariates is not None, "the batch has no covariates"
+            x = x + self.covariates(constant(context.covariates[:, None]))  # (1, B, 1, width)
+        if self.calendar is not None:
+            assert context.phases is not None, "the batch has no calendar"
+            x = x + self.calendar(coords, context.phases)
         return self.dropout(x if self.embed_norm is None else self.embed_norm(x))
 
     def _readout(self, x: Series, initial: Series) -> Series:

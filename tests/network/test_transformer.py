@@ -17,7 +17,9 @@ from problems import (
 )
 
 from cstformer.data.batch import Batch
-from cstformer.network.architecture import parameter_count
+from cstformer.network.architecture import Architecture, parameter_count
+from cstformer.network.encoding import CalendarEncoding
+from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.curves import STARTS
 from cstformer.starts.pixel_view import PixelView
 from cstformer.taylor import series
@@ -49,6 +51,15 @@ def each_query_alone(context: Batch, at: torch.Tensor) -> tuple[Batch, torch.Ten
     return context[torch.arange(len(context)).repeat_interleave(m)], at.reshape(-1, 1, at.shape[-1])
 
 
+CALENDAR = dict(covariates=3, calendar=(5.0, 0.7))  # about a turn, and a part of one, over the domain
+
+
+def known_everywhere(context: Batch, seed: int = 30) -> Batch:
+    """The context with three features of covariates and two phases for each sample."""
+    count = len(context)
+    return context.replace(covariates=normal(count, 3, seed=seed), phases=6 * uniform(count, 2, seed=seed + 1))
+
+
 def check_all_partials(d, order, start, **architecture):
     """The series pass against nested autograd of the plain pass.
 
@@ -56,6 +67,8 @@ def check_all_partials(d, order, start, **architecture):
     for nothing else.
     """
     network, context, at = tiny_network(d, iterations=3, **architecture), tiny_context(d), queries(d)
+    if "calendar" in architecture:
+        context = known_everywhere(context)
     context = network.prepare(context, start_of(start, context))
     p = plan(d, up_to(d, order))
     line = series.straight_line(at, p.directions, p.order)
@@ -107,6 +120,48 @@ def test_the_plain_readout(pattern):
 @product(PATTERNS, ATTENTIONS, ("fourier",), ("pre",))
 def test_heads_that_look_near_a_place(d, order, pattern, attention, encoding, norm):
     check_all_partials(d, order, "cubic", pattern=pattern, attention_kind=attention, near=True)
+
+
+@pytest.mark.parametrize("d, order, axis", [(1, 3, 0), (3, 2, 1)])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_derivatives_go_through_the_calendar(d, order, axis, pattern, norm):
+    check_all_partials(d, order, "cubic", pattern=pattern, norm=norm, time_axis=axis, **CALENDAR)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_covariates_and_calendar_start_without_a_say(pattern):
+    """A network with them starts from the weights of one without; once trained, each of them matters by itself."""
+    context, at = known_everywhere(tiny_context(1)), constant(queries(1))
+    start = start_of("cubic", context)
+    torch.manual_seed(0)
+    bare = ContinuousTransformer(Architecture(d=1, c=2, width=8, pattern=pattern)).double()
+    torch.manual_seed(0)
+    network = ContinuousTransformer(Architecture(d=1, c=2, width=8, pattern=pattern, **CALENDAR)).double()
+    network.readout.decode.weight.data.normal_(generator=torch.Generator().manual_seed(1))
+    bare.readout.decode.weight.data.copy_(network.readout.decode.weight)
+    first = bare(context, at, start(at))[1].value
+    assert torch.equal(network(context, at, start(at))[1].value, first)
+    for part, name in ((network.covariates.weight, "covariates"), (network.calendar.project.weight, "phases")):
+        with torch.no_grad():
+            part.normal_(generator=torch.Generator().manual_seed(2))
+        answers = [
+            network(c, at, start(at))[1].value
+            for c in (context, context.replace(**{name: getattr(context, name).flip(0)}))
+        ]
+        assert relative_error(*answers) > 1e-3, name
+        with torch.no_grad():
+            part.zero_()
+
+
+def test_a_calendar_repeats_after_its_period():
+    """Two samples alike but for a phase of a whole turn, or a time later by a period, get the same features."""
+    encoding = CalendarEncoding((5.0,), 0, 4).double()
+    encoding.project.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    x, phase = queries(1), torch.tensor([[0.3], [1.0]], dtype=torch.float64)
+    first = encoding(constant(x), phase).value
+    torch.testing.assert_close(encoding(constant(x), phase + 2 * math.pi).value, first)
+    torch.testing.assert_close(encoding(constant(x + 2 * math.pi / 5), phase).value, first)
 
 
 def test_a_context_that_carries_its_start():
