@@ -7,11 +7,21 @@ from typing import Any
 import numpy as np
 
 from cstformer.data.arrays import as_floats
+from cstformer.data.dates import date_unit
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST
+
+
+def reading_options(model: CST) -> dict[str, Any]:
+    """Arguments of `Samples.load` that read a file as the training data of a model were read."""
+    covariates, names = model.kind_.covariates, model.names_
+    options: dict[str, Any] = {"covariates": list(covariates.names)} if covariates and covariates.names else {}
+    if date_unit(names["coord_names"], names["units"]):
+        options["relative"] = names.get("relative", False)
+    return options
 
 
 def predict_samples(
@@ -23,6 +33,7 @@ def predict_samples(
     filled = np.where(real[..., None], coords, first[:, None])
     asked = np.flatnonzero(real.any(1))
     values = model.derivative(context[asked], filled[asked], index)
+    names = context.coord_names if sum(index) else context.coord_names + context.value_names
     return Samples(
         filled[asked],
         values,
@@ -30,9 +41,8 @@ def predict_samples(
         coord_names=context.coord_names,
         value_names=context.value_names,
         sample_ids=[context.sample_ids[i] for i in asked],
-        units=context.units
-        if sum(index) == 0
-        else {k: v for k, v in context.units.items() if k in context.coord_names},
+        origin=context.origin[asked],
+        units={k: v for k, v in context.units.items() if k in names},
     )
 
 

@@ -55,6 +55,7 @@ class CST(Settings, NeuralModel, BaseEstimator):
     label: ClassVar[str] = "CST"
     presets: ClassVar[dict[str, dict[str, Any]]] = PRESETS
     learns_corruption: ClassVar[bool] = True
+    reads_covariates: ClassVar[bool] = True
 
     # Fitting
 
@@ -179,6 +180,8 @@ class CST(Settings, NeuralModel, BaseEstimator):
     def _architecture(self, d: int, c: int) -> Architecture:
         near = self.nearness == "always" or (self.nearness == "auto" and self.kind_.near)
         sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings)}
+        if (known := self.kind_.covariates) is not None and (calendar := self.kind_.calendar) is not None:
+            sizes |= {"covariates": known.size, "calendar": calendar.rates, "time_axis": calendar.axis}
         return Architecture(d=d, c=c, near=near, **self.kind_.network_options(self.start, self.pattern), **sizes)
 
     def _description(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from cstformer.data.checks import check_queries, check_training, warn_outside
+from cstformer.data.checks import check_queries, check_training, date_queries, from_model_epoch, warn_outside
 from cstformer.data.layout import PatchLayout
 from cstformer.data.lazy_batch import in_memory
 from cstformer.data.samples import Samples
@@ -47,7 +47,8 @@ class Model(ABC):
     kind_ : DataKind
         Points or frames: units, prior and start of the training data.
     names_ : dict
-        Names and units of coordinates and values.
+        Names and units of coordinates and values; ``relative`` says whether times count from the beginning of each
+        sample.
     shape_ : (d, c)
         Coordinate axes and channels.
     """
@@ -124,12 +125,16 @@ class Model(ABC):
         self._check_settings()
         samples = self._check_samples(samples, given)
         self.__dict__.pop("shape_", None)  # a fit that fails leaves a model that is not fitted
-        self.kind_ = kind_of(in_memory(samples, self.seed))
+        some = in_memory(samples, self.seed)
+        self.kind_ = kind_of(some)
+        if self.reads_covariates:
+            self.kind_.fit_known(some)
         self._check_kind(given)
         self.names_: dict[str, Any] = {
             "coord_names": list(samples.coord_names),
             "value_names": list(samples.value_names),
-            "units": dict(samples.units),
+            "units": {k: v for k, v in samples.units.items() if k not in some.covariate_names},
+            "relative": bool(some.origin.any()),
         }
         self._corruption, self._began = given, began
         try:
@@ -141,6 +146,8 @@ class Model(ABC):
 
     learns_corruption: ClassVar[bool] = False
     """Whether `fit` takes ``given=``."""
+    reads_covariates: ClassVar[bool] = False
+    """Whether covariates and the calendar are read; other models ignore them."""
 
     # Answers
 
@@ -152,6 +159,7 @@ class Model(ABC):
         context : Samples
             The observed points of each function.
         at : array (N, m, d), or (m, d) for all samples alike; (m,) where d = 1
+            Of a dated time axis also dates, (m,) or (N, m) of datetime64.
         """
         context, queries = self._inputs(context, at)
         return self._predict(context, queries)
@@ -161,8 +169,10 @@ class Model(ABC):
         raise CSTError(f"{type(self).__name__} has no latent state; use predict")
 
     def _inputs(self, context: Samples, at: Any) -> tuple[Samples, np.ndarray]:
-        """Check both; the context sorted, the queries as (N, m, d), in the user's units."""
-        queries = check_queries(context, at, *self._fitted())
+        """Check both; the context sorted, the queries as (N, m, d), in the user's units and from the model's epoch."""
+        shape = self._fitted()
+        queries = check_queries(context, date_queries(context, at), *shape)
+        context, queries = from_model_epoch(context, queries, self.names_)
         warn_outside(self.kind_.outside(queries), self.names_["coord_names"], stacklevel=4)
         return context.merged().sorted(), queries
 
@@ -202,6 +212,7 @@ class Model(ABC):
             "c": c,
             "names": self.names_,
             **self.kind_.describe(),
+            **self.kind_.describe_known(),
         }
         save_model(folder, self._tensors(), about | self._description())
 
@@ -213,6 +224,8 @@ class Model(ABC):
             model = cls(**about["settings"])
             model._check_settings()
             model.kind_ = kind_from(about)
+            if cls.reads_covariates:
+                model.kind_.restore_known(about)
             model.names_ = about["names"]
             shape = (int(about["d"]), int(about["c"]))
             sizes = [len(getattr(model.scaling_, name)) for name in ("low", "span", "mean", "sd")]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cstformer.data.arrays import as_floats
 from cstformer.data.batch import Batch, as_batches
-from cstformer.data.checks import check_queries
+from cstformer.data.checks import check_queries, from_model_epoch
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.arithmetic import COMPILE_ANSWERS_FROM, arithmetic, compiles
@@ -126,6 +126,7 @@ def make_reader(model: CST, context: Samples) -> Reader:
     """Check the context and encode it."""
     a = model.network_.architecture
     check_queries(context, np.zeros((1, a.d)), a.d, a.c)
+    context, _ = from_model_epoch(context, np.zeros((1, 1, a.d)), model.names_)
     with arithmetic(model):
         return Reader(model, context.merged().sorted())
 

@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from cstformer.data.batch import Batch
+from cstformer.data.calendar import Calendar
+from cstformer.data.covariates import CovariateEncoder
 from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
@@ -45,6 +47,8 @@ class DataKind(ABC):
         How patches tile a frame; None for points.
     kernel : Kernel, set by `fit_prior`
         Gaussian process of the training data: their noise, and the start ``smooth``.
+    covariates, calendar : CovariateEncoder and Calendar, set by `fit_known`
+        What a model reads at every coordinate. None of them reaches a `Batch` of a model that does not read it.
     """
 
     noise_share: ClassVar[float] = 1.0
@@ -63,6 +67,8 @@ class DataKind(ABC):
     def __init__(self, scaling: Scaling, layout: PatchLayout | None = None):
         self.scaling, self.layout = scaling, layout
         self.kernel: Kernel | None = None
+        self.covariates: CovariateEncoder | None = None
+        self.calendar: Calendar | None = None
 
     @classmethod
     @abstractmethod
@@ -73,7 +79,18 @@ class DataKind(ABC):
 
     def batch(self, samples: Samples, dtype: torch.dtype, device: torch.device) -> Batch:
         """Turn samples into tensors in the model's units."""
-        return self.scaling.batch(samples, dtype, device)
+        batch, known = self.scaling.batch(samples, dtype, device), dict[str, np.ndarray]()
+        if self.covariates is not None:
+            features = self.covariates.encode(samples)
+            known |= {"covariates": features} if features.shape[1] else {}
+        if self.calendar is not None and self.calendar.names:
+            known["phases"] = self.calendar.phases(samples, self.scaling.low)
+        return batch.replace(**{k: torch.as_tensor(x, dtype=dtype, device=device) for k, x in known.items()})
+
+    def fit_known(self, samples: Samples) -> None:
+        """Measure the covariates of training samples and take over their calendar."""
+        self.covariates = CovariateEncoder.of(samples)
+        self.calendar = Calendar.of(samples, self.scaling.span)
 
     @abstractmethod
     def outside(self, queries: Float[np.ndarray, "N m d"]) -> Float[np.ndarray, "N m a"]:
@@ -164,6 +181,17 @@ class DataKind(ABC):
         return target
 
     # Files
+
+    def describe_known(self) -> dict[str, Any]:
+        """As JSON: covariates and calendar, of a model that reads them."""
+        known = {"covariates": self.covariates, "calendar": self.calendar}
+        return {name: x.describe() for name, x in known.items() if x is not None and x.names}
+
+    def restore_known(self, about: dict[str, Any]) -> None:
+        """Inverse of `describe_known`, for a model that reads covariates."""
+        covariates, calendar = about.get("covariates"), about.get("calendar")
+        self.covariates = CovariateEncoder.from_description(covariates) if covariates else CovariateEncoder()
+        self.calendar = Calendar.from_description(calendar) if calendar else Calendar()
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

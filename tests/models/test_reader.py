@@ -132,8 +132,10 @@ def test_attention_maps_are_those_of_the_answer():
     network, points = model.network_, model.scaling_.batch(s, torch.float64, torch.device("cpu"))
     with torch.no_grad():
         x = series.constant(torch.tensor((AT[None, :, None] - model.scaling_.low) / model.scaling_.span))
-        query = series.shift(network._tokens(model.kind_.start(model.start, points)(x), x), network.query_token)
-        tokens = network._tokens(series.constant(points.values), series.constant(points.coords), points.observed)
+        initial = model.kind_.start(model.start, points)(x)
+        query = series.shift(network._tokens(initial, x, points), network.query_token)
+        places = series.constant(points.coords)
+        tokens = network._tokens(series.constant(points.values), places, points, points.observed)
         block = network.blocks[0]
         q = block.attention.query(block.norm1(query)).value.unflatten(-1, (2, 8)).transpose(1, 2)
         k = block.attention.key_value(block.norm1(tokens)).value[..., :16].unflatten(-1, (2, 8)).transpose(1, 2)
