@@ -47,15 +47,28 @@ def unknown_option(option: str, parser: Parser) -> CSTError:
     return CSTError(f"unknown option {option}{hint} (see `{parser.prog} --help`)")
 
 
-def add_columns(parser: Parser) -> None:
-    """Add --coords and --values, which choose what to read from a table or a grid."""
+def add_columns(parser: Parser, known: bool = False) -> None:
+    """Add --coords and --values, which choose what to read from a table or a grid; if asked, what is known besides."""
     parser.add_argument("--coords", metavar="A,B", help="coordinate columns of a table, or dimensions of a grid")
     parser.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
+    if known:
+        parser.add_argument(
+            "--covariates",
+            metavar="A,B",
+            help="columns that are constant in each sample and known everywhere, such as age,site; text becomes "
+            "categories",
+        )
+        parser.add_argument(
+            "--calendar",
+            metavar="A,B",
+            help="what the model sees of dates: hour (of the day), weekday, day (of the year)",
+        )
 
 
 def columns(args: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of `Samples.load` from --coords and --values."""
-    return {name: getattr(args, name).split(",") for name in ("coords", "values") if getattr(args, name)}
+    """Arguments of `Samples.load` from --coords, --values, --covariates and --calendar."""
+    names = ("coords", "values", "covariates", "calendar")
+    return {name: getattr(args, name).split(",") for name in names if getattr(args, name, None)}
 
 
 def whole_numbers(text: str, option: str, count: int | None = None, meaning: str = "") -> tuple[int, ...]:

@@ -10,11 +10,12 @@ from cstformer.cli.common import add_columns, add_command, add_group, columns
 
 _ABOUT = """\
 Describe a file of samples or a movie: how many samples and points, which
-coordinates and values, their ranges and units, what is missing."""
+coordinates, values and covariates, their ranges and units, what is missing."""
 _EXAMPLES = """\
 examples:
   cst data show curves.csv
   cst data show table.csv --coords when --values voltage,current
+  cst data show patients.csv --covariates age,site
   cst data show movie.tif"""
 
 
@@ -23,7 +24,7 @@ def add(commands: Any) -> None:
     kinds = add_group(commands, "data", "describe, generate or preprocess data files", "commands", "COMMAND")
     show = add_command(kinds, "show", "describe a file", run, _ABOUT, _EXAMPLES)
     show.add_argument("file", metavar="FILE", help="samples or a movie, of any kind that `cst fit` reads")
-    add_columns(show)
+    add_columns(show, known=True)
     make_data.add(kinds)
     preprocess_calcium.add(kinds)
 

@@ -19,7 +19,9 @@ _ABOUT = """\
 Train a model on a file and save it to a directory.
 
 The file holds samples (time series, curves, points in space) or a movie. A
-movie is cut into patches, and each patch is a token. If training is
+movie is cut into patches, and each patch is a token. Dates become a time
+axis in hours. The model remembers covariates and calendar, so that
+`cst predict` and `cst explore` read a file in the same way. If training is
 interrupted, run the same command again: it continues from the last saved
 state in MODEL.training."""
 _EXAMPLES = """\
@@ -28,6 +30,8 @@ examples:
     cst fit curves.csv --out model --max-minutes 5
   one long recording, cut into overlapping windows of 2 time units
     cst fit recording.nc --out model --window 2.0 --stride 1.0
+  patients whose age and site are known, at times with a daily rhythm
+    cst fit patients.csv --out model --covariates age,site --calendar hour
   a movie, in windows of 10 frames
     cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5
   settings from a file, one of them changed
@@ -45,7 +49,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", required=True, metavar="MODEL", help="directory to save the model to")
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings; options given here override it")
     parser.add_argument("--preset", default="default", help=f"settings to start from: {', '.join(PRESETS)}")
-    add_columns(parser)
+    add_columns(parser, known=True)
     parser.add_argument("--patch", metavar="H,W", help="read TRAIN as a movie; rows, columns of a patch (default 8,8)")
     parser.add_argument(
         "--window",
@@ -122,6 +126,8 @@ def _movie_samples(args: argparse.Namespace) -> Samples | LazyFrames:
     from cstformer.data.movie_files import load_movie
     from cstformer.data.patches import frames_to_samples
 
+    if args.covariates or args.calendar:
+        raise CSTError("--covariates and --calendar are for samples in tables and grids; TRAIN is a movie")
     height, width = whole_numbers(args.patch or "8,8", "--patch", 2, "rows and columns of a patch")
     for option, number in (("--window", args.window), ("--stride", args.stride)):
         if number is not None and not (number >= 1 and number.is_integer()):

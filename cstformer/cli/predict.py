@@ -18,13 +18,17 @@ _ABOUT = """\
 Predict values or derivatives at any coordinates.
 
 The model reads the observed points of CONTEXT, which may be samples that it
-has never seen, and predicts at the coordinates of QUERY."""
+has never seen, and predicts at the coordinates of QUERY. CONTEXT is read as
+the training file was, with the same covariates; where its times are dates,
+QUERY may give dates, and the answers have them too."""
 _EXAMPLES = """\
 examples:
   at three times, for every sample of the file
     cst predict model curves.csv --at 0.1,0.25,0.5 --out answers.csv
   at the coordinates of a table; its column `sample`, if any, picks the sample
     cst predict model curves.csv --at queries.csv --out answers.csv
+  at dates
+    cst predict model rooms.csv --at 2024-05-01T12:00,2024-05-01T18:00 --out answers.csv
   the first derivative
     cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz
   frames of a movie, also between the recorded ones
@@ -40,7 +44,8 @@ def add(commands: Any) -> None:
         "--at",
         required=True,
         metavar="QUERY",
-        help="file with coordinates; or numbers separated by commas (one coordinate axis, or the times of a movie)",
+        help="file with coordinates; or numbers or dates separated by commas (one coordinate axis, or the times of a "
+        "movie)",
     )
     parser.add_argument(
         "--out", required=True, metavar="FILE", help="npz, csv, tsv, parquet, nc or zarr; npz for a movie"
@@ -91,13 +96,18 @@ def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...
     """Write the answers as samples; return the shape (N, m, c) of their values."""
     import numpy as np
 
-    from cstformer.data.queries import load_queries
+    from cstformer.data.queries import load_queries, table_queries
     from cstformer.data.samples import Samples
-    from cstformer.models.answers import predict_samples
+    from cstformer.models.answers import predict_samples, reading_options
 
-    context = Samples.load(args.context, **columns(args))
+    context = Samples.load(args.context, **columns(args), **reading_options(model))
     inline = _numbers(args.at)
-    if inline is None:
+    if inline is None and _is_date(args.at):
+        import pandas as pd
+
+        dates = pd.DataFrame({context.coord_names[0]: args.at.split(",")})
+        coords, exists = table_queries(dates, context, f"--at {args.at}")
+    elif inline is None:
         coords, exists = load_queries(args.at, context)
     elif context.d == 1:
         coords = np.broadcast_to(inline[:, None], (len(context), len(inline), 1))  # (N, m, 1)
@@ -134,6 +144,16 @@ def read_times(text: str) -> np.ndarray:
         column = next((i for i, name in enumerate(names) if name in TIME_NAMES | {"times"}), 0)
         return as_floats(f"column {table.columns[column]!r} of {path}", table.iloc[:, column])
     raise CSTError(f"--at {text}: give numbers separated by commas, or a file (npz, csv, tsv, parquet)")
+
+
+def _is_date(text: str) -> bool:
+    """Whether the first of the words separated by commas is an ISO date."""
+    from datetime import datetime
+
+    try:
+        return bool(datetime.fromisoformat(text.split(",")[0]))
+    except ValueError:
+        return False
 
 
 def _numbers(text: str) -> np.ndarray | None:

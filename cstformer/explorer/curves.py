@@ -120,11 +120,12 @@ def as_samples(at: Float[np.ndarray, " m"], orders: Float[np.ndarray, "3 m c"], 
 
 
 def per(unit: str, time: str, order: int) -> str:
-    """Unit of a time derivative; empty if the unit of time is unknown.
+    """Unit of a time derivative; empty if the unit of time is unknown. Of dates, the epoch is left out.
 
-    >>> per("mV", "s", 0), per("mV", "s", 1), per("mV", "s", 2), per("", "s", 1), per("mV", "", 2)
-    ('mV', 'mV/s', 'mV/s²', '1/s', '')
+    >>> per("mV", "s", 0), per("mV", "s", 1), per("mV", "s", 2), per("", "s", 1), per("mV", "hours since 2024-05-01", 1)
+    ('mV', 'mV/s', 'mV/s²', '1/s', 'mV/hours')
     """
+    time = time.split(" since ")[0]
     if order == 0:
         return unit
     if not time:

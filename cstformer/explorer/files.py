@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from cstformer.data.checks import from_model_epoch
 from cstformer.data.movie_files import is_movie, load_movie
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
+from cstformer.models.answers import reading_options
 from cstformer.models.cst import CST, MAX_TOKENS
 from cstformer.system.files import MAX_BYTES
 
@@ -44,7 +46,8 @@ def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
     if is_movie(path, gridded=model.layout_ is not None):
         samples = movie_samples(*load_movie(path, max_bytes=max_bytes), model)
     else:
-        samples = Samples.load(path, max_bytes=max_bytes)
+        samples = Samples.load(path, max_bytes=max_bytes, **reading_options(model))
+        samples, _ = from_model_epoch(samples, samples.coords, model.names_)
     a = model.network_.architecture
     if (samples.d, samples.c) != (a.d, a.c):
         raise CSTError(
