@@ -176,6 +176,16 @@ def sin_cos(x: Series) -> tuple[Series, Series]:
     return compose(x, [a for a, _ in scaled]), compose(x, [b for _, b in scaled])
 
 
+def sinh(x: Series) -> Series:
+    """Hyperbolic sine; its derivatives are cosh and sinh in turn.
+
+    >>> sinh(Series(torch.tensor([[0.0], [1.0], [0.0], [0.0]]), order=3)).coefs.flatten().tolist()  # s + s³/6
+    [0.0, 1.0, 0.0, 0.1666666716337204]
+    """
+    turns = x.value.sinh(), x.value.cosh()
+    return compose(x, [turns[m % 2] / math.factorial(m) for m in range(x.order + 1)])
+
+
 def gelu(x: Series) -> Series:
     """GELU, x·Φ(x) with the exact normal distribution function."""
     if x.order == 0:

@@ -63,6 +63,7 @@ UNARY = {
     "log": (series.log, torch.log),
     "sin": (lambda x: series.sin_cos(x)[0], torch.sin),
     "cos": (lambda x: series.sin_cos(x)[1], torch.cos),
+    "sinh": (series.sinh, torch.sinh),
     "sigmoid": (series.sigmoid, torch.sigmoid),
     "gelu": (series.gelu, lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),
     "layer_norm": (
