@@ -10,6 +10,7 @@ once per batch. Coordinates live in [0,1]^d and values are standardised.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,15 +19,31 @@ from cstformer.taylor.derivatives import DerivativePlan
 from cstformer.taylor.series import Series
 from cstformer.training import sharing
 
+Weights = Sequence[float] | None
+"""A weight for each channel; None if all count the same."""
 
-def data_term(y: Tensor, data: Tensor, observed: Tensor, p: float) -> Tensor:
-    """Mean of |y − data|^p over observed entries, or their maximum for p = ∞.
 
-    >>> y, data = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 0.0])
+def data_term(y: Tensor, data: Tensor, observed: Tensor, p: float, weights: Weights = None) -> Tensor:
+    """Mean of |y − data|^p over observed cells (..., c), or their maximum for p = ∞.
+
+    With weights w of the channels it is the weighted mean Σ w |y − data|^p / Σ w over observed cells; for p = ∞ the
+    maximum of w |y − data|, where the largest weight counts as 1. A patch (..., pixels · channels) repeats the weights
+    for each of its pixels.
+
+    >>> y, data = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 4.0])
     >>> data_term(y, data, torch.tensor([True, False]), p=2.0)
     tensor(4.)
+    >>> data_term(y, data, torch.tensor([True, True]), p=2.0, weights=[1, 2])
+    tensor(2.)
     """
-    return _norm_power((y - data)[observed], p)
+    if weights is None:
+        return _norm_power((y - data)[observed], p)
+    w = y.new_tensor(weights) / max(weights)  # equal weights are 1, so that they change no digit
+    w = w.repeat(y.shape[-1] // len(w)).expand_as(y)[observed]
+    error = (y - data)[observed]
+    if math.isinf(p):
+        return sharing.maximum(w * error.abs())
+    return sharing.mean(w * _power(error, p)) / sharing.mean(w).clamp_min(torch.finfo(w.dtype).tiny)
 
 
 def sobolev_term(y: Series, plan: DerivativePlan, p: float) -> Tensor:
@@ -46,4 +63,8 @@ def combine(data: Tensor, sobolev: Tensor, mu: float, p: float, root: bool) -> T
 def _norm_power(x: Tensor, p: float) -> Tensor:
     if math.isinf(p):
         return sharing.maximum(x.abs())
-    return sharing.mean(x.square() if p == 2 else x.abs().pow(p))
+    return sharing.mean(_power(x, p))
+
+
+def _power(x: Tensor, p: float) -> Tensor:
+    return x.square() if p == 2 else x.abs().pow(p)

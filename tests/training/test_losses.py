@@ -25,6 +25,40 @@ def test_data_term_by_hand(p, want):
     assert float(data_term(y, data, observed, p)) == pytest.approx(want, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "p, want", [(1.0, (4 + 3 * 2) / 6), (2.0, (6 + 3 * 4) / 6), (3.0, (10 + 3 * 8) / 6), (INF, 2.0)]
+)
+def test_weighted_data_term_by_hand(p, want):
+    """Errors 1, 1, 2 of the first channel with weight 1, and 2 of the second with weight 3; 100 was never observed.
+
+    The weights of the observed cells sum to 6. For p = ∞ they are 1/3 and 1.
+    """
+    y = torch.tensor([[1.0, -2.0], [-1.0, 100.0], [2.0, 100.0]]).double()
+    observed = torch.tensor([[True, True], [True, False], [True, False]])
+    assert float(data_term(y, torch.zeros_like(y), observed, p, (1.0, 3.0))) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, INF])
+def test_equal_weights_change_no_digit(p):
+    y, data, observed = uniform(5, 7, 3, seed=0), uniform(5, 7, 3, seed=1), uniform(5, 7, 3, seed=2) > 0.3
+    plain = data_term(y.float(), data.float(), observed, p)
+    assert float(data_term(y.float(), data.float(), observed, p, [0.1] * 3)) == float(plain)
+
+
+def test_weights_repeat_for_each_pixel_of_a_patch():
+    """Two pixels of two colours: errors 1, 2, 3, 4 with weights 1, 0, 1, 0."""
+    y = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert float(data_term(y, torch.zeros(4), torch.ones(4, dtype=torch.bool), 2.0, (1.0, 0.0))) == 5.0
+
+
+def test_cells_without_weight_have_no_loss_and_no_gradient():
+    y = torch.ones(2, 2, requires_grad=True)
+    observed = torch.tensor([[False, True], [False, True]])
+    loss = data_term(y, torch.zeros(2, 2), observed, 2.0, (1.0, 0.0))
+    loss.backward()
+    assert float(loss.detach()) == 0 and y.grad is not None and not y.grad.any()
+
+
 def dummy_series() -> tuple[Series, object]:
     """Two dummy points, one channel: y = 5 + 1s − 1s² and y = 7 − 2s + 2s², so D¹ = 1, −2 and D² = −2, 4."""
     coefs = torch.tensor([[5.0, 7.0], [1.0, -2.0], [-1.0, 2.0]]).double()[:, None, :, None]
