@@ -16,6 +16,7 @@ from cstformer.data.arrays import as_floats
 from cstformer.data.batch import Batch, as_batches
 from cstformer.data.checks import check_queries, from_model_epoch
 from cstformer.data.samples import Samples
+from cstformer.data.units import Scaling
 from cstformer.errors import CSTError
 from cstformer.models.arithmetic import COMPILE_ANSWERS_FROM, arithmetic, compiles
 from cstformer.network.architecture import parameter_count
@@ -102,7 +103,7 @@ class Reader:
         with arithmetic(self.model), threads:
             for x in self._queries(at).split(self._chunk(len(at), terms), 1):
                 y = self.series(x, terms)
-                parts.append([terms.partial(y, q).cpu().double().numpy() for q in wanted])
+                parts.append(_partials(y, terms, wanted, self.scaling))
         joined = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
         return [self.scaling.derivative(y, q) for y, q in zip(joined, wanted, strict=True)]
 
@@ -172,7 +173,7 @@ def _stream(
             while query < m:
                 x = torch.as_tensor(np.ascontiguousarray(mine[:, query : query + chunk])).to(data.coords)
                 y = reader.series(x, terms)
-                yield [terms.partial(y, q).cpu().double().numpy() for q in wanted]
+                yield _partials(y, terms, wanted, reader.scaling)
                 query += chunk
             sample, query = sample + per_batch, 0
         except (MemoryError, RuntimeError) as error:
@@ -184,6 +185,20 @@ def _stream(
                     f"{context.n:,} points; give a shorter context (samples.windows), or fewer queries in `joint`"
                 ) from None
             size = max(1, min(size, m * per_batch) // 2)
+
+
+def _partials(y: Series, terms: DerivativePlan, wanted: list[MultiIndex], scaling: Scaling) -> list[np.ndarray]:
+    """Partial derivatives (B, m, c) of answers (J, B, m, c), as `Scaling.derivative` expects them.
+
+    The inverse of a robust channel is sinh(b·z + a). It is applied to the whole series, so that derivatives of every
+    order follow the chain rule, and in double precision, because sinh multiplies errors in the tails.
+    """
+    if scaling.asinh is not None:
+        mean, sd = torch.as_tensor(scaling.asinh)
+        y = y.map(lambda coefs: coefs.cpu().double())
+        unbent = series.sinh(series.shift(y.map(lambda coefs: coefs * sd), mean))
+        y = unbent.map(lambda coefs: torch.where(sd > 0, coefs, y.coefs))
+    return [terms.partial(y, q).cpu().double().numpy() for q in wanted]
 
 
 def attention_maps(model: CST, context: Samples, queries: np.ndarray, values: Any) -> AttentionMaps:

@@ -58,8 +58,10 @@ class Frames(DataKind):
         self.trust: Trust | None = None
 
     @classmethod
-    def of(cls, samples: Samples) -> Self:
+    def of(cls, samples: Samples, scaling: str = "linear") -> Self:
         """Measure each image channel over all pixels of all patches."""
+        if scaling == "robust":
+            raise CSTError("scaling='robust' is for points; the pixels of frames are scaled linearly, use 'auto'")
         layout = samples.layout
         assert layout is not None, "frames have a layout"
         return cls(Scaling.of(samples, pooled=layout.channels), layout)

@@ -72,8 +72,8 @@ class DataKind(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, samples: Samples) -> Self:
-        """Measure the units of samples of this kind."""
+    def of(cls, samples: Samples, scaling: str = "linear") -> Self:
+        """Measure the units of samples of this kind; ``scaling`` as in `kinds.kind_of`."""
 
     # Samples and tensors
 

@@ -14,9 +14,12 @@ from cstformer.starts.kind import DataKind
 from cstformer.starts.points import Points
 
 
-def kind_of(samples: Samples) -> DataKind:
-    """Measure samples and return their kind: `Frames` for patches of frames, else `Points`."""
-    return Points.of(samples) if samples.layout is None else Frames.of(samples)
+def kind_of(samples: Samples, scaling: str = "linear") -> DataKind:
+    """Measure samples and return their kind: `Frames` for patches of frames, else `Points`.
+
+    ``scaling`` says which channels of points are robust (`Scaling.of`); those of frames are always linear.
+    """
+    return Points.of(samples, scaling) if samples.layout is None else Frames.of(samples, scaling)
 
 
 def unfitted_kind(d: int, c: int, layout: PatchLayout | None = None) -> DataKind:

@@ -28,9 +28,9 @@ class Points(DataKind):
     """Points with coordinates of any dimension; see `DataKind`."""
 
     @classmethod
-    def of(cls, samples: Samples) -> Self:
+    def of(cls, samples: Samples, scaling: str = "linear") -> Self:
         """Measure each channel for itself."""
-        return cls(Scaling.of(samples))
+        return cls(Scaling.of(samples, how=scaling))
 
     def outside(self, queries: Float[np.ndarray, "N m d"]) -> Float[np.ndarray, "N m d"]:
         """All axes have an outside."""
