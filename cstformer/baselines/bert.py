@@ -90,7 +90,8 @@ class BertTransformer(NetworkSettings, OptimiserSettings, NeuralBaseline):
 
     def _error(self, context: Batch, truth: Batch, picked: Bool[Tensor, "B n"]) -> Tensor:
         """Mean squared error at the observed channels of the picked points."""
-        return data_term(self._at_points(context), truth.values, truth.observed & picked[..., None], 2.0)
+        observed = truth.observed & picked[..., None]
+        return data_term(self._at_points(context), truth.values, observed, 2.0, self.channel_weights)
 
     def _at_points(self, context: Batch) -> Float[Tensor, "B n c"]:
         """Output of the network at the tokens of its context, without any queries."""

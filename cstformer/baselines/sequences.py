@@ -216,7 +216,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
         self.noise_ = data_noise = 0.0
         if self.noise != 0 and self._corruption is None:  # estimated as CST does
             few = np.sort(np.random.default_rng(self.seed).permutation(len(samples))[:NOISE_SAMPLES])
-            data_noise = kind_of(samples[few]).estimate_noise(samples[few], self.seed)
+            data_noise = kind_of(samples[few], self._scaling()).estimate_noise(samples[few], self.seed)
             self.noise_ = self.kind_.noise_share * data_noise if self.noise == "auto" else float(self.noise)
         cells = (
             self.kind_.cell_gaps(self.kind_.batch(samples, torch.float32, torch.device("cpu")))
@@ -238,7 +238,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
 
     def _error(self, shown: TimeSeries, at: Tensor, target: Tensor, observed: Tensor, generator: Generator) -> Tensor:
         """Loss of a training step, a scalar; variational models add a term."""
-        return data_term(self.network_(shown, at), target, observed, 2.0)
+        return data_term(self.network_(shown, at), target, observed, 2.0, self.channel_weights)
 
     def _corrupted(self, frames: TimeSeries, generator: Generator) -> Tensor:
         """Corrupted values (B, T, S…) in the model's units; the values themselves if there is no corruption."""
@@ -283,7 +283,7 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
                 hidden = frames.observed & ~keep
                 where = hidden if bool(hidden.any()) else frames.observed
                 y = self.network_(shown.visible(keep), frames.times)
-                errors.append(float(data_term(y, frames.values, where, 2.0)))
+                errors.append(float(data_term(y, frames.values, where, 2.0, self.channel_weights)))
                 counts.append(int(where.sum()))
             return float(np.average(errors, weights=counts))
 

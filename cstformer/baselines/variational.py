@@ -91,4 +91,4 @@ class VariationalBaseline(SequenceBaseline):
         weight = min(1.0, float(network.seen) / rise) if rise > 0 else 1.0
         network.seen += 1
         scale = 2 * self.observation_noise**2 / observed.sum().clamp_min(1)
-        return data_term(answers, target, observed, 2.0) + weight * scale * divergence.sum()
+        return data_term(answers, target, observed, 2.0, self.channel_weights) + weight * scale * divergence.sum()

@@ -68,7 +68,7 @@ def _add_settings(parser: Parser) -> None:
     for name, field in setting_fields().items():
         choices = f" [{', '.join(field.metadata['choices'])}]" if field.metadata["choices"] else ""
         text = f"{field.metadata['help']}{choices} (default {field.default})".replace("%", "%%")
-        kind = str(field.type).replace(" | ", "|").upper()
+        kind = str(field.type).replace(" | ", "|").replace("tuple[float, ...]", "float,…").upper()
         group.add_argument(_option(name), dest=f"setting_{name}", metavar=kind, help=text)
 
 
@@ -162,6 +162,8 @@ def parse_setting(name: str, text: str) -> Any:
 
     >>> parse_setting("order", "3"), parse_setting("mu", "auto"), parse_setting("p", "inf")
     (3, 'auto', inf)
+    >>> parse_setting("channel_weights", "1,2.5")
+    [1.0, 2.5]
     """
     kind = str(setting_fields()[name].type)
     if "None" in kind and text.lower() == "none":
@@ -170,6 +172,11 @@ def parse_setting(name: str, text: str) -> Any:
         if text.lower() not in ("true", "false"):
             raise CSTError(f"{_option(name)} {text}: give true or false")
         return text.lower() == "true"
+    if "tuple" in kind:
+        try:
+            return [float(part) for part in text.split(",")]
+        except ValueError:
+            raise CSTError(f"{_option(name)} {text}: give numbers separated by commas, e.g. 1,2,1") from None
     for number in (int, float):
         if number.__name__ in kind:
             try:

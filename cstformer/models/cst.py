@@ -154,6 +154,7 @@ class CST(Settings, NeuralModel, BaseEstimator):
         return samples
 
     def _check_kind(self, given: Corruption | None) -> None:
+        super()._check_kind(given)
         self.kind_.check_start(self.start, self.pattern, given is not None)
         self.kind_.check_coord_noise(self.coord_noise)
 

@@ -74,7 +74,7 @@ class Model(ABC):
 
     def __repr__(self) -> str:
         known = setting_fields(type(self))
-        changed = [f"{name}={v!r}" for name, f in known.items() if (v := getattr(self, name)) != f.default]
+        changed = [f"{name}={v!r}" for name, v in self.settings().items() if v != known[name].default]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     @classmethod
@@ -90,9 +90,8 @@ class Model(ABC):
         return cls(**{**cls.presets[name], **changes})
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings by name, NumPy's numbers as Python's."""
-        values = {name: getattr(self, name) for name in setting_fields(type(self))}
-        return {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
+        """Return the settings by name, as JSON has them: NumPy's numbers as Python's, arrays and tuples as lists."""
+        return {name: _plain(getattr(self, name)) for name in setting_fields(type(self))}
 
     # Fitting
 
@@ -126,7 +125,7 @@ class Model(ABC):
         samples = self._check_samples(samples, given)
         self.__dict__.pop("shape_", None)  # a fit that fails leaves a model that is not fitted
         some = in_memory(samples, self.seed)
-        self.kind_ = kind_of(some)
+        self.kind_ = kind_of(some, self._scaling())
         if self.reads_covariates:
             self.kind_.fit_known(some)
         self._check_kind(given)
@@ -276,6 +275,10 @@ class Model(ABC):
             raise CSTError(f"{name} needs curves (d = 1), got {samples}; choose another model")
         return samples
 
+    def _scaling(self) -> str:
+        """Say which channels are scaled robustly, see `Scaling.of`."""
+        return "linear"
+
     def _check_kind(self, given: Corruption | None) -> None:  # noqa: B027
         """Refuse settings that do not go with this kind of data."""
 
@@ -285,3 +288,9 @@ class Model(ABC):
             name = type(self).__name__
             raise NotFitted(f"this {name} is not fitted yet; call fit(samples) or {name}.load(folder) first")
         return self.shape_
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value

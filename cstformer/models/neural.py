@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from cstformer.data.batch import Batch
 from cstformer.data.samples import Samples
+from cstformer.errors import CSTError
 from cstformer.models.model import Model
 from cstformer.network.architecture import parameter_count
+from cstformer.starts.kind import Corruption
 from cstformer.system.devices import device_or_cpu, storage_dtype
 from cstformer.training.report import TrainingReport
-from cstformer.training.settings import TrainingSettings
+from cstformer.training.settings import ChannelSettings, TrainingSettings
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class NeuralModel(TrainingSettings, Model):
+class NeuralModel(TrainingSettings, ChannelSettings, Model):
     """A model with a network that `training.loop.train` trains. Subclasses write `_network`.
 
     Attributes
@@ -71,6 +73,16 @@ class NeuralModel(TrainingSettings, Model):
         if self.max_minutes is None:
             return None
         return max(0.0, self.max_minutes - (time.monotonic() - self._began) / 60)
+
+    def _scaling(self) -> str:
+        return self.scaling
+
+    def _check_kind(self, given: Corruption | None) -> None:
+        super()._check_kind(given)
+        channels = self.kind_.state_shape(len(self.scaling_.mean))[-1]
+        if self.channel_weights is not None and len(self.channel_weights) != channels:
+            found = len(self.channel_weights)
+            raise CSTError(f"channel_weights has {found} numbers for {channels} channel(s); give one for each")
 
     def _dtype(self) -> torch.dtype:
         return storage_dtype(self.precision)

@@ -112,7 +112,7 @@ class SobolevObjective:
     ) -> Tensor:
         """Data term at real points plus μ times the Sobolev term at dummy points."""
         s = self.settings
-        data = losses.data_term(at_real, target, observed, s.p)
+        data = losses.data_term(at_real, target, observed, s.p, s.channel_weights)
         sobolev = data.new_zeros(()) if at_dummies is None else losses.sobolev_term(at_dummies, self.plan, s.p)
         return losses.combine(data, sobolev, mu, s.p, s.root)
 

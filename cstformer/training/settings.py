@@ -109,6 +109,21 @@ class DisturbanceSettings:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class ChannelSettings:
+    """Units and weights of the channels, for CST and every trained rival."""
+
+    scaling: str = setting(
+        "auto",
+        "how values are standardised: linear, by mean and sd; robust, by median and asinh; auto: robust for channels "
+        "of points with heavy tails",
+        ("auto", "linear", "robust"),
+    )
+    channel_weights: tuple[float, ...] | None = setting(
+        None, "weight of each channel in the loss, e.g. 1,2,1; none: all count the same", low=0
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class OptimiserSettings:
     """The optimiser, for networks of transformer blocks; others always take AdamW."""
 
@@ -170,6 +185,7 @@ class Settings(
     ScaleSettings,
     TrainingSettings,
     OptimiserSettings,
+    ChannelSettings,
     DisturbanceSettings,
     SobolevSettings,
     TokenSettings,
@@ -262,10 +278,22 @@ def check_settings(values: dict[str, Any], group: type = Settings, owner: str = 
         )
 
 
+def _check_list(setting: dataclasses.Field, value: Any, wanted: str) -> None:
+    """Refuse what is no list of finite numbers of at least ``low``, and a list of zeros."""
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(x, numbers.Real) and not isinstance(x, bool) for x in value
+    ):
+        raise CSTError(f"{setting.name}={value!r}: expected {wanted}")
+    if not all(math.isfinite(x) and x >= setting.metadata["low"] for x in value):
+        raise CSTError(f"{setting.name}={value!r}: each must be finite and at least {setting.metadata['low']}")
+    if not sum(value) > 0:
+        raise CSTError(f"{setting.name}={value!r}: one at least must be positive")
+
+
 def check_one(setting: dataclasses.Field, value: Any) -> None:
     """Refuse a value that this setting does not allow."""
     kind, meta = str(setting.type), setting.metadata
-    wanted = kind.replace(" | ", " or ")
+    wanted = kind.replace(" | ", " or ").replace("tuple[float, ...]", "a list of numbers")
     choices = meta["choices"]
     if value is None and "None" in kind:
         return
@@ -278,6 +306,9 @@ def check_one(setting: dataclasses.Field, value: Any) -> None:
             raise CSTError(f"{setting.name}={value!r}: expected {wanted}, not text")
         if choices and value not in choices:
             raise unknown(f"value of {setting.name}", value, choices)
+        return
+    if "tuple" in kind:
+        _check_list(setting, value, wanted)
         return
     number = isinstance(value, numbers.Integral) or (isinstance(value, numbers.Real) and "float" in kind)
     if not number or kind == "str":

@@ -19,7 +19,8 @@ SMOKE = ["--preset", "smoke", "--steps", "3", "--quiet"]
 def test_help_explains_every_setting(cst):
     flat = " ".join(cst("fit", "--help")[1].split())
     for name, field in setting_fields().items():
-        assert f"--{name.replace('_', '-')} {str(field.type).split()[0].upper()}" in flat
+        kind = str(field.type).replace("tuple[float, ...]", "float,…").split()[0].upper()
+        assert f"--{name.replace('_', '-')} {kind}" in flat
         assert field.metadata["help"].split(";")[0] in flat, name
 
 
@@ -34,6 +35,9 @@ def test_settings_as_text():
     assert parse_setting("p", "inf") == np.inf
     with pytest.raises(CSTError, match=r"--steps 1\.5: expected int"):
         parse_setting("steps", "1.5")
+    assert parse_setting("channel_weights", "1,0.5,2") == [1.0, 0.5, 2.0]
+    with pytest.raises(CSTError, match=r"--channel-weights 1,two: give numbers separated by commas, e\.g\. 1,2,1"):
+        parse_setting("channel_weights", "1,two")
 
 
 def test_options_win_over_the_config_which_wins_over_the_preset(cst, curves, tmp_path):

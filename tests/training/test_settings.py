@@ -14,6 +14,7 @@ from cstformer.starts.curves import STARTS
 from cstformer.starts.kinds import unfitted_kind
 from cstformer.training.settings import (
     PRESETS,
+    ChannelSettings,
     DisturbanceSettings,
     NetworkSettings,
     OptimiserSettings,
@@ -34,6 +35,7 @@ GROUPS = (
     TokenSettings,
     SobolevSettings,
     DisturbanceSettings,
+    ChannelSettings,
     OptimiserSettings,
     TrainingSettings,
     ScaleSettings,
@@ -155,6 +157,13 @@ def test_every_setting_is_explained():
         ),
         ("mu", "atuo", "unknown value of mu 'atuo'; did you mean 'auto'? Valid: auto, search"),
         ("start", "quintic", "unknown value of start 'quintic'"),
+        ("channel_weights", 2.0, "channel_weights=2.0: expected a list of numbers or None"),
+        ("channel_weights", [1, "2"], "channel_weights=[1, '2']: expected a list of numbers or None"),
+        ("channel_weights", [1, True], "channel_weights=[1, True]: expected a list of numbers or None"),
+        ("channel_weights", [1, -1], "channel_weights=[1, -1]: each must be finite and at least 0"),
+        ("channel_weights", [1, math.inf], "channel_weights=[1, inf]: each must be finite and at least 0"),
+        ("channel_weights", [0, 0], "channel_weights=[0, 0]: one at least must be positive"),
+        ("channel_weights", [], "channel_weights=[]: one at least must be positive"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_line(name, value, message):
@@ -178,6 +187,8 @@ def test_a_bad_value_is_refused_in_one_line(name, value, message):
         ("learning_rate", np.float32(1e-3)),
         ("device", "cuda:1"),
         ("hide", 0.95),
+        ("channel_weights", [1, 2.5]),
+        ("channel_weights", (0, np.float32(1))),
     ],
 )
 def test_good_values_pass(name, value):
