@@ -26,9 +26,10 @@ def known_kernel(coords: torch.Tensor, *_: Any) -> Kernel:
 
 @contextmanager
 def patched_kernel(fit_kernel: Callable[..., Kernel] = known_kernel) -> Iterator[None]:
-    """Replace `fit_kernel` for both kinds of data, points and frames."""
+    """Replace `fit_kernel` for both kinds of data, points and frames; all channels share it."""
     with (
-        mock.patch.object(cstformer.starts.points, "fit_kernel", fit_kernel),
+        mock.patch.object(cstformer.starts.points, "fit_kernel", lambda *a, smoothness: fit_kernel(*a)),
+        mock.patch.object(cstformer.starts.points, "fit_channels", lambda kernel, *_: kernel),
         mock.patch.object(cstformer.starts.frames, "fit_kernel", fit_kernel),
     ):
         yield

@@ -168,7 +168,8 @@ class CST(Settings, NeuralModel, BaseEstimator):
     def _objective(self, mu: float, run: Settings) -> SobolevObjective:
         """Make the loss of a training step."""
         assert self.kernel_ is not None
-        noises = self.noise_, self.kernel_.noise
+        # Where the user, or a trial, says that the data have less noise than the process finds, believe it.
+        noises = self.noise_, min(self.noise_, self.kernel_.noise)
         return SobolevObjective(
             self.network_, self.kind_, run, *noises, mu, getattr(self, "_corruption", None), self.cells_
         )

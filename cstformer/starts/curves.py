@@ -1,13 +1,13 @@
 r"""Starts of points: interpolants of the observed values of a sample, which put a first value on each query.
 
-======== ====================================================== ==========
+======== ====================================================== ==========================
 start    curves (d = 1)                                         smoothness
-======== ====================================================== ==========
+======== ====================================================== ==========================
 linear   straight lines, the paper's                            C0
 hermite  cubic Hermite with three-point slopes                  C1
 cubic    natural cubic spline                                   C2
-smooth   Gaussian-process regression fitted on training samples C∞
-======== ====================================================== ==========
+smooth   Gaussian-process regression fitted on training samples C0 to C∞, as the data are
+======== ====================================================== ==========================
 
 In d > 1 dimensions the first three become the polyharmonic splines of the same smoothness (in one dimension those of r
 and r³ *are* straight lines and the natural cubic spline); ``smooth`` is the same in any dimension. Outside the bounding
@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from cstformer.starts.gaussian_process import Kernel, posterior_weights
+from cstformer.starts.gaussian_process import Kernel, KernelRows, posterior_weights
 from cstformer.taylor import series
 from cstformer.taylor.series import Series
 
@@ -68,8 +68,10 @@ def make_start(
     >>> start(series.constant(torch.tensor([[[0.25], [3.0]]]))).value.flatten().tolist()
     [0.5, 2.0]
     """
-    if bool((observed == observed[..., :1]).all()):
-        return _one_mask(name, coords, values, observed[..., 0], kernel)
+    own = name == "smooth" and kernel is not None and bool(kernel.channels)  # channels differ in more than their points
+    if not own and bool((observed == observed[..., :1]).all()):
+        rows = None if kernel is None else kernel.rows(coords.double())
+        return _one_mask(name, coords, values, observed[..., 0], rows)
     return _by_channel(name, coords, values, observed, kernel)
 
 
@@ -99,8 +101,9 @@ def _by_channel(
         # Observed points first, in their order; the rest of the longest's length is padding.
         point = exists[row].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :longest]
         sample = row // c
+        rows = None if kernel is None else kernel.rows(coords.double(), row % c)
         inner = _one_mask(
-            name, coords[sample[:, None], point], y[row[:, None], point][..., None], exists[row[:, None], point], kernel
+            name, coords[sample[:, None], point], y[row[:, None], point][..., None], exists[row[:, None], point], rows
         )
         parts.append((row, sample, inner))
 
@@ -120,7 +123,7 @@ def _samples(x: Series, index: Tensor) -> Series:
     return x.map(lambda c: c[:, index])
 
 
-def _one_mask(name: str, coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
+def _one_mask(name: str, coords: Coords, values: Values, exists: Exists, kernel: KernelRows | None) -> Start:
     """Start for channels that are observed at the same points."""
     inner = STARTS[name](coords, values, exists, kernel)
     far = torch.finfo(coords.dtype).max
@@ -140,7 +143,7 @@ def _one_mask(name: str, coords: Coords, values: Values, exists: Exists, kernel:
     return start
 
 
-def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
+def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: KernelRows | None) -> Start:
     """Posterior mean k(x, X) (K + σ²I)⁻¹ y, in float64: for nearly noise-free data the weights are large and cancel."""
     assert kernel is not None, "the smooth start needs a fitted kernel"
     knots = coords.double()
@@ -155,7 +158,7 @@ def _gaussian_process(coords: Coords, values: Values, exists: Exists, kernel: Ke
 def _spline(pieces_of: PiecesOf, power: tuple[float, bool]) -> StartMaker:
     """Piecewise cubics in one dimension, a polyharmonic spline of the same smoothness in more."""
 
-    def make(coords: Coords, values: Values, exists: Exists, kernel: Kernel | None) -> Start:
+    def make(coords: Coords, values: Values, exists: Exists, kernel: KernelRows | None) -> Start:
         if coords.shape[-1] == 1:
             return _piecewise(pieces_of, coords[..., 0], values, exists)
         return _polyharmonic(*power, coords, values, exists)
@@ -303,7 +306,7 @@ def _polyharmonic(exponent: float, slope: bool, coords: Coords, values: Values, 
     return start
 
 
-StartMaker = Callable[[Coords, Values, Exists, Kernel | None], Start]
+StartMaker = Callable[[Coords, Values, Exists, KernelRows | None], Start]
 # At a data point r is C0; r² log r (the thin plate, power 2) is C1, since its second derivatives grow like log r; r³ is
 # C2, since its third derivatives jump. The flag says whether the polynomial has linear terms.
 STARTS: dict[str, StartMaker] = {

@@ -21,7 +21,8 @@ from cstformer.data.units import Scaling
 from cstformer.errors import CSTError
 from cstformer.starts.curves import Start
 from cstformer.starts.frame_start import Smoother, frame_start
-from cstformer.starts.gaussian_process import Kernel, fit_kernel
+from cstformer.starts.gaussian_process import Kernel
+from cstformer.starts.kernel_fit import fit_kernel
 from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
 from cstformer.starts.pixel_view import PixelView
 from cstformer.starts.trust import Trust, fit_trust

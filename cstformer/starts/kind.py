@@ -205,7 +205,7 @@ class DataKind(ABC):
 
 def kernel_from(about: dict[str, Any] | None) -> Kernel | None:
     """Read a kernel from JSON."""
-    return None if about is None else Kernel(**about | {"lengthscales": tuple(about["lengthscales"])})
+    return None if about is None else Kernel.from_description(about)
 
 
 def in_user_units(scaling: Scaling, corruption: Corruption, generator: Generator) -> Callable[[Tensor], Tensor]:

@@ -16,7 +16,8 @@ from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.starts.curves import Start, make_start
 from cstformer.starts.frame_start import Smoother
-from cstformer.starts.gaussian_process import Kernel, fit_kernel, posterior_weights
+from cstformer.starts.gaussian_process import Kernel, posterior_weights
+from cstformer.starts.kernel_fit import SMOOTHNESS, fit_channels, fit_kernel
 from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
 from cstformer.taylor import series
 
@@ -66,13 +67,17 @@ class Points(DataKind):
         return states[which]
 
     def fit_kernel(self, batch: Batch, seed: int) -> Kernel:
-        """Fit in all coordinates; channels with different points are samples of their own."""
+        """Fit in all coordinates, with the smoothness of the data; channels that differ get kernels of their own."""
+        some = batch
         if batch.observed.numel() > KERNEL_CELLS:  # enough for the kernel, and channels multiply the work
             few = max(1, KERNEL_CELLS * len(batch) // batch.observed.numel())
-            batch = batch[torch.randperm(len(batch), generator=Generator().manual_seed(seed))[:few]]
-        coords, values, mask = one_mask(batch)
-        some = mask.any(1)
-        return fit_kernel(coords[some], values[some], mask[some], seed, MAX_NOISE)
+            some = batch[torch.randperm(len(batch), generator=Generator().manual_seed(seed))[:few]]
+        coords, values, mask = one_mask(some)
+        seen = mask.any(1)
+        shared = fit_kernel(coords[seen], values[seen], mask[seen], seed, MAX_NOISE, smoothness=SMOOTHNESS)
+        if batch.values.shape[-1] == 1:
+            return shared
+        return fit_channels(shared, batch.coords, batch.values, batch.observed, seed, MAX_NOISE)
 
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
         """Interpolate the observed values."""
@@ -83,12 +88,13 @@ class Points(DataKind):
         """K(x, X) (K + σ²I)⁻¹ y; unlike the start ``smooth`` it returns to the mean far from the data."""
         kernel = self.kernel
         assert kernel is not None, "fit the kernel first"
-        coords, values, mask = one_mask(batch)
-        weights = posterior_weights(kernel, coords, values, mask)
+        coords, values, mask = one_mask(batch, fold=bool(kernel.channels))
+        folds = len(coords) // len(batch)  # channels with points of their own were folded into the batch
+        rows = kernel.rows(coords, torch.arange(len(coords)) % folds)
+        weights = posterior_weights(rows, coords, values, mask)
 
         def mean(x: Tensor) -> Tensor:
-            folds = len(coords) // len(x)  # channels with points of their own were folded into the batch
-            covariance = kernel.covariance(series.constant(x.repeat_interleave(folds, 0)), coords).value
+            covariance = rows.covariance(series.constant(x.repeat_interleave(folds, 0)), coords).value
             y = covariance @ weights
             return y if folds == 1 else y.squeeze(-1).unflatten(0, (len(x), -1)).transpose(1, 2)
 
@@ -111,10 +117,13 @@ class Points(DataKind):
         return kind
 
 
-def one_mask(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Coordinates, values and mask (B', n): channels observed at different points become samples of their own."""
+def one_mask(batch: Batch, fold: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates, values and mask (B', n): channels observed at different points become samples of their own.
+
+    With ``fold`` they do in any case.
+    """
     coords, values, observed = batch.coords, batch.values, batch.observed
-    if bool((observed == observed[..., :1]).all()):
+    if not fold and bool((observed == observed[..., :1]).all()):
         return coords, values, batch.exists
-    fold = lambda x: x.transpose(1, 2).flatten(0, 1)  # noqa: E731
-    return coords.repeat_interleave(values.shape[-1], 0), fold(values)[..., None], fold(observed)
+    by_channel = lambda x: x.transpose(1, 2).flatten(0, 1)  # noqa: E731
+    return coords.repeat_interleave(values.shape[-1], 0), by_channel(values)[..., None], by_channel(observed)

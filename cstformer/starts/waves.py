@@ -25,7 +25,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cstformer.starts.gaussian_process import MIN_NOISE, Kernel, log_likelihood
+from cstformer.starts.gaussian_process import Kernel
+from cstformer.starts.kernel_fit import MIN_NOISE, log_likelihood
 
 EDGES = (0, 2, 3, 4, 5, 8)  # first wave number of each band (cycles along the longer side); the last band has no end
 # Candidate lengthscales in units of the time axis, which is [0, 1]. 25 values instead of 70 cost up to 4 % of error.
@@ -103,7 +104,7 @@ class Waves:
     @classmethod
     def from_description(cls, d: dict[str, Any]) -> Waves:
         """The inverse of `describe`."""
-        kernels = [k and Kernel(**{**k, "lengthscales": tuple(k["lengthscales"])}) for k in d["kernels"]]
+        kernels = [k and Kernel.from_description(k) for k in d["kernels"]]
         return cls(tuple(d["gains"]), tuple(kernels), float(d["noise"]), bool(d["periodic"]))
 
 
