@@ -96,7 +96,10 @@ def run(args: argparse.Namespace) -> int:
         state.unlink(missing_ok=True)
     if not args.quiet:
         assert model.kernel_ is not None  # a fitted CST has a kernel
-        print(model.report_.sentence(model))
+        print(model.report_.sentence(model.run_))
+        if model.report_.trials:
+            chosen = ", ".join(f"{name}={value}" for name, value in model.report_.chosen.items())
+            print(f"chosen by {len(model.report_.trials)} short trials: {chosen}")
         print(
             f"estimated noise: {model.kernel_.noise:.3g} of the values' standard deviation; "
             f"{model.n_parameters_:,} weights; saved to {args.out}"

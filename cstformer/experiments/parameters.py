@@ -14,6 +14,7 @@ from cstformer.models.cst import CST
 from cstformer.network.transformer import ContinuousTransformer
 from cstformer.report.tables import MISSING
 from cstformer.training.cost import Workload, memory_bytes, traffic_bytes
+from cstformer.training.settings import resolve
 
 
 def parameter_tables(experiment: str | None = None) -> list[Table]:
@@ -88,4 +89,4 @@ def _training(size: Size, changes: dict[str, Any]) -> tuple[int, Workload]:
     model, network = changed.model(), changed.network()
     assert isinstance(model, CST) and isinstance(network, ContinuousTransformer)
     points = WINDOW * size.data.grid[0] * size.data.grid[1]
-    return changed.count(), Workload.of(network.architecture, points, model)
+    return changed.count(), Workload.of(network.architecture, points, resolve(model.settings(), "frames"))

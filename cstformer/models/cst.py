@@ -27,13 +27,22 @@ from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.kind import Corruption
 from cstformer.taylor.derivatives import check_multi_index
 from cstformer.training.objective import SobolevObjective
-from cstformer.training.settings import PRESETS, NetworkSettings, Settings, check_names, setting_fields
+from cstformer.training.settings import (
+    AUTOMATIC,
+    PRESETS,
+    NetworkSettings,
+    Settings,
+    UserSettings,
+    check_names,
+    resolve,
+    setting_fields,
+)
 
 MAX_TOKENS = 2**15  # points of one sample that attention can still hold
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CST(Settings, NeuralModel, BaseEstimator):
+class CST(UserSettings, NeuralModel, BaseEstimator):
     """Continuous Spatiotemporal Transformer.
 
     Learns functions u: R^d → R^c from samples that are noisy, sparse and irregular, and answers at any
@@ -168,8 +177,11 @@ class CST(Settings, NeuralModel, BaseEstimator):
     def _objective(self, mu: float, run: Settings) -> SobolevObjective:
         """Make the loss of a training step."""
         assert self.kernel_ is not None
+        found = self.kernel_.noises
+        share = self.noise_ / self.kernel_.noise
+        added = tuple(share * s for s in found) if self.noise == "auto" else (self.noise_,) * len(found)
         # Where the user, or a trial, says that the data have less noise than the process finds, believe it.
-        noises = self.noise_, min(self.noise_, self.kernel_.noise)
+        noises = added, tuple(map(min, added, found))
         return SobolevObjective(
             self.network_, self.kind_, run, *noises, mu, getattr(self, "_corruption", None), self.cells_
         )
@@ -179,17 +191,29 @@ class CST(Settings, NeuralModel, BaseEstimator):
         network.fit_axes(self.kind_.periods)
         return network
 
+    def resolved(self) -> Settings:
+        """The settings with numbers in the place of ``auto``: those of the fit, or else those for the kind of data."""
+        return getattr(self, "run_", None) or resolve(self.settings(), self.kind_.preset)
+
     def _architecture(self, d: int, c: int) -> Architecture:
-        near = self.nearness == "always" or (self.nearness == "auto" and self.kind_.near)
-        sizes = {name: getattr(self, name) for name in setting_fields(NetworkSettings)}
+        run = self.resolved()
+        near = run.nearness == "always" or (run.nearness == "auto" and self.kind_.near)
+        sizes = {name: getattr(run, name) for name in setting_fields(NetworkSettings)}
         if (known := self.kind_.covariates) is not None and (calendar := self.kind_.calendar) is not None:
             sizes |= {"covariates": known.size, "calendar": calendar.rates, "time_axis": calendar.axis}
         return Architecture(d=d, c=c, near=near, **self.kind_.network_options(self.start, self.pattern), **sizes)
 
     def _description(self) -> dict[str, Any]:
-        return super()._description() | {"noise": self.noise_, "cells": self.cells_, "mu": self.mu_}
+        chosen = {name: getattr(self.run_, name) for name in (*AUTOMATIC, "nearness")}
+        return super()._description() | {
+            "noise": self.noise_,
+            "cells": self.cells_,
+            "mu": self.mu_,
+            "chosen": {name: value for name, value in chosen.items() if getattr(self, name) == "auto"},
+        }
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
+        self.run_ = resolve(self.settings() | about.get("chosen", {}), self.kind_.preset)  # 0.1.0 chose nothing
         super()._restore(tensors, about, d, c)
         self.noise_, self.mu_ = about["noise"], about["mu"]
         self.cells_ = about.get("cells", 0.0)  # version 0.1.0 hid whole points alone

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +17,12 @@ from cstformer.data.lazy import LazyFrames
 from cstformer.data.lazy_batch import memory_limit, open_data
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
+from cstformer.models import trials
 from cstformer.models.arithmetic import COMPILE_MINUTES, arithmetic, compiles
+from cstformer.network.architecture import parameter_count
 from cstformer.system.devices import choose_device
+from cstformer.system.memory import peak_memory
+from cstformer.system.threads import thread_limit
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.training import sampling
@@ -24,7 +30,8 @@ from cstformer.training.disturbance import validation_patterns
 from cstformer.training.loop import train
 from cstformer.training.objective import TOKENS_PER_STEP, Validation
 from cstformer.training.report import TrainingReport
-from cstformer.training.settings import Settings
+from cstformer.training.settings import Settings, resolve
+from cstformer.training.state import resumed_report
 
 if TYPE_CHECKING:
     from cstformer.models.cst import CST
@@ -51,31 +58,83 @@ class Fitting:
         self.model = model
         model.device_ = choose_device(model.device)
         self.data = open_data(samples, model._batch)
-        training, held_out = split_samples(len(self.data), model.validation, model.seed)
+        model.run_ = resolve(model.settings(), model.kind_.preset)
+        training, held_out = split_samples(len(self.data), model.run_.validation, model.seed)
         limit = memory_limit(samples)
         self.training, self.held_out = training, held_out[:limit]
         some = self.data[training[:limit]]
         model.kind_.fit_prior(some, model.start, model.seed, model._corruption)
-        model.network_ = model._fresh_network(samples.d, samples.c)
-        model.network_.fit_axes({}, model.kind_.spacing(some))
-        assert model.kernel_ is not None
-        share = model.kind_.noise_share
-        model.noise_ = share * model.kernel_.noise if model.noise == "auto" else float(model.noise)
+        self.spacing = model.kind_.spacing(some)
+        self.shape = samples.d, samples.c
         model.cells_ = model.kind_.cell_gaps(some) if model.hide_cells == "auto" else float(model.hide_cells)
         processes = model.devices * model.nodes
-        batch = min(model.batch, max(processes, TOKENS_PER_STEP // samples.n))
-        self.run = dataclasses.replace(plain_settings(model), batch=batch, optimiser=_optimiser(model))
+        # What one step can hold bounds the batch; where it is automatic, every process gets a sample.
+        batch = max(model.run_.batch, processes) if model.batch == "auto" else model.run_.batch
+        batch = min(batch, max(processes, TOKENS_PER_STEP // samples.n))
+        self.run = dataclasses.replace(model.run_, batch=batch, optimiser=_optimiser(model))
+        self.proposal = dataclasses.replace(self.run)
+        self._take({})
 
     def fit(self, state: Path | None, progress: bool) -> None:
-        """Choose μ, then train."""
+        """Choose what is ``auto``, then train."""
         model = self.model
         model.mu_ = self._choose_mu()
+        report = self._choose(state, progress)
+        if progress:
+            print(self._estimate(), file=sys.stderr)
         run = dataclasses.replace(self.run, max_minutes=model._minutes_left())  # the prior and trials count too
-        model.report_ = self._train(model.mu_, run, state, progress)
+        model.report_ = self._train(model.mu_, run, state, "CST" if progress else None, report)
         if model.report_.ended == "cap":
-            warnings.warn(model.report_.sentence(model), CSTWarning, stacklevel=5)
+            warnings.warn(model.report_.sentence(model.run_), CSTWarning, stacklevel=5)
 
-    def _train(self, mu: float, run: Settings, state: Path | None = None, progress: bool = False) -> TrainingReport:
+    def _take(self, changes: trials.Changes) -> None:
+        """Use these settings, and make the network and the noise that belong to them."""
+        model = self.model
+        settings = {name: value for name, value in changes.items() if name != "noise"}
+        self.run = dataclasses.replace(self.proposal, **settings)
+        model.run_ = dataclasses.replace(model.run_, **settings)
+        assert model.kernel_ is not None
+        estimate = model.kind_.noise_share * model.kernel_.noise * changes.get("noise", 1.0)
+        model.noise_ = estimate if model.noise == "auto" else float(model.noise)
+        model.network_ = model._fresh_network(*self.shape)
+        model.network_.fit_axes({}, self.spacing)
+
+    def _choose(self, state: Path | None, progress: bool) -> TrainingReport:
+        """Choose what is still ``auto`` by short trials; returns a report that says what was tried."""
+        model = self.model
+        if not model.kind_.tries:
+            return TrainingReport()
+        assert model.kernel_ is not None
+        found = trials.candidates(model, model.kernel_, float(self.spacing.min()))
+        if (kept := resumed_report(state)) is not None:  # the trials are done
+            self._take(kept.chosen)
+            return kept
+        judge = self._validation(0.0, TRIAL_HIDE)
+        budget = 0 if model.devices * model.nodes > 1 else int(trials.SHARE * self.run.steps)
+        left = model._minutes_left()
+
+        def score(changes: trials.Changes, steps: int, title: str) -> float:
+            self._take(changes)
+            cap = trials.minutes(left, steps, budget)
+            short = dataclasses.replace(self.run, steps=steps, max_minutes=cap)
+            if self._train(model.mu_, short, None, title if progress else None).ended == "interrupted":
+                raise KeyboardInterrupt
+            judge.objective = model._objective(0.0, self.run)
+            return judge.score()
+
+        search = trials.Trials(budget, score)
+        chosen = search.choose(found)
+        self._take(chosen)
+        return TrainingReport(trials=search.tried, chosen=chosen)
+
+    def _train(
+        self,
+        mu: float,
+        run: Settings,
+        state: Path | None = None,
+        progress: str | None = None,
+        report: TrainingReport | None = None,
+    ) -> TrainingReport:
         """Train the network with this μ."""
         validation = self._validation(mu, min(0.5, run.hide))
         objective, tokens = validation.objective, run.dummies
@@ -95,11 +154,29 @@ class Fitting:
                 optimiser=run.optimiser,
                 scale=run,
                 state=state,
-                progress="CST" if progress else None,
+                progress=progress,
                 fingerprint="" if state is None else data.fingerprint(run.seed),
                 shuffle=data.shuffle(training),
                 labels=training.tolist(),
+                report=report,
             )
+
+    def _estimate(self) -> str:
+        """One sentence on the time and memory of the training, from a step that changes nothing."""
+        model, run = self.model, self.run
+        index = self.training[: run.batch]
+        began = time.monotonic()
+        with thread_limit(run.threads, parameter_count(model.network_)):
+            model._objective(model.mu_, run).loss(self.data[index], torch.Generator().manual_seed(run.seed)).backward()
+        seconds = time.monotonic() - began
+        model.network_.zero_grad()
+        minutes, left = seconds * run.steps / 60, model._minutes_left()
+        allowed = run.steps if left is None else int(60 * left / seconds)
+        cap = "" if allowed >= run.steps else f"; max_minutes allows about {allowed} of them"
+        return (
+            f"about {seconds:.2g} s a step: {run.steps} steps in about {minutes:.2g} minutes{cap}; "
+            f"memory so far {peak_memory() / 2**30:.2g} GiB"
+        )
 
     def _validation(self, mu: float, hide: float) -> Validation:
         """Make the loss with this μ and its fixed validation set."""
@@ -137,7 +214,7 @@ def balanced_mu(model: CST, batch: Batch) -> float:
     The roughness is the root mean square of all derivatives up to the order of the Sobolev term, of the smooth start.
     """
     d = batch.coords.shape[-1]
-    terms = plan(d, up_to(d, model.order))
+    terms = plan(d, up_to(d, model.run_.order))
     low, high = sampling.box(batch.coords, batch.exists)
     at = sampling.dummy_coords("regular", low, high, ROUGHNESS_POINTS)
     with torch.no_grad():
@@ -147,11 +224,6 @@ def balanced_mu(model: CST, batch: Batch) -> float:
     assert model.kernel_ is not None
     exponent = 1.0 if math.isinf(model.p) else model.p
     return (model.kernel_.noise / math.sqrt(max(rough, 1e-12))) ** exponent
-
-
-def plain_settings(model: CST) -> Settings:
-    """Take the settings alone, NumPy's numbers as Python's."""
-    return Settings(**model.settings())
 
 
 def _optimiser(model: CST) -> str:

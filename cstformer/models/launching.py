@@ -28,7 +28,7 @@ launching.work(cst.CST, sys.argv[1])
 def must_launch(model: CST) -> bool:
     """Whether this process must start those of a training; one that was started takes its own GPU, if there is any."""
     count = model.devices * model.nodes
-    if model.batch < count:
+    if not isinstance(model.batch, str) and model.batch < count:
         raise CSTError(f"batch={model.batch} cannot be shared by {count} processes; raise batch, or use fewer")
     found = processes.started_processes()
     if found not in (None, count):
@@ -60,7 +60,7 @@ def fit_on_processes(
         fitted = type(model).load(Path(folder, "model"))
     model.__dict__.update({k: v for k, v in vars(fitted).items() if k.endswith("_")})
     if model.report_.ended in ("cap", "not finite"):
-        warnings.warn(model.report_.sentence(model), CSTWarning, stacklevel=4)
+        warnings.warn(model.report_.sentence(model.run_), CSTWarning, stacklevel=4)
 
 
 def work(kind: type[CST], folder: str) -> None:

@@ -45,6 +45,7 @@ class Frames(DataKind):
 
     # Less noise than the data have, because the smooth start is fitted to that; chosen on Navier–Stokes flows.
     noise_share: ClassVar[float] = 0.7
+    preset: ClassVar[str] = "frames"
     optimiser: ClassVar[str] = "muon"
     near: ClassVar[bool] = True
     hidden_first: ClassVar[int] = 4

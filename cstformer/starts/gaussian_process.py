@@ -60,6 +60,11 @@ class Kernel:
     channels: tuple[Kernel, ...] = ()
     """Kernels of the single channels, of the same smoothness, where they differ; empty where all share this one."""
 
+    @property
+    def noises(self) -> tuple[float, ...]:
+        """σ of each channel, or the one that all share."""
+        return tuple(k.noise for k in self.channels) or (self.noise,)
+
     @classmethod
     def from_description(cls, about: dict[str, Any]) -> Kernel:
         """The inverse of `dataclasses.asdict`; version 0.1.0 knew neither smoothness nor channels."""
@@ -71,7 +76,8 @@ class Kernel:
         if channel is None or not self.channels:
             return KernelRows.of([self], like)
         every = KernelRows.of(self.channels, like)
-        return KernelRows(*(x[channel] for x in every.tensors), self.smoothness)
+        lengths, amplitude, offset, noise = (x[channel] for x in every.tensors)
+        return KernelRows(lengths, amplitude, offset, noise, self.smoothness)
 
     def covariance(self, x: Series, centres: Coords) -> Series:
         """k(x, centres): (J, B, m, n) from query coordinates (J, B, m, d) and centres (B, n, d)."""
@@ -91,9 +97,12 @@ class KernelRows:
     @classmethod
     def of(cls, kernels: Sequence[Kernel], like: Tensor) -> KernelRows:
         """Stack kernels of one smoothness."""
-        scalars = (like.new_tensor([getattr(k, name) for k in kernels]) for name in ("amplitude", "offset", "noise"))
         lengths = like.new_tensor([k.lengthscales for k in kernels])[:, None]
-        return cls(lengths, *(x[:, None, None] for x in scalars), kernels[0].smoothness)
+        amplitude, offset, noise = (
+            like.new_tensor([getattr(k, name) for k in kernels])[:, None, None]
+            for name in ("amplitude", "offset", "noise")
+        )
+        return cls(lengths, amplitude, offset, noise, kernels[0].smoothness)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -53,10 +53,16 @@ class DataKind(ABC):
 
     noise_share: ClassVar[float] = 1.0
     """Automatic training noise over the noise of the data."""
+    preset: ClassVar[str] = "default"
+    """The preset that stands for settings which are ``auto``."""
+    noisy: ClassVar[float] = 1.0
+    """Share of the samples of a training step that get noise."""
     optimiser: ClassVar[str] = "adamw"
     """What ``optimiser="auto"`` means."""
     near: ClassVar[bool] = False
-    """What ``nearness="auto"`` means."""
+    """What ``nearness="auto"`` means where no trials are made."""
+    tries: ClassVar[bool] = False
+    """Whether short trials choose what is ``auto``."""
     hidden_first: ClassVar[int] = 1
     """How many times as likely a training step asks about a hidden point as about a visible one."""
     ends_stay: ClassVar[bool] = False

@@ -44,3 +44,13 @@ def memory_left() -> int:
     except (OSError, ImportError, StopIteration, ValueError):  # a system that does not say
         pass
     return max(0, left)
+
+
+def peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
@@ -24,21 +25,24 @@ class Disturbance:
     ----------
     hide : float
         Largest fraction of a sample's points, or cells, hidden in a step.
-    noise : float
+    noise : float, or one for each channel
         Standard deviation of the added noise, in standardised units.
-    data_noise : float
+    data_noise : float, or one for each channel
         Estimated noise already in the data, same units.
     independent : bool
         Whether targets of visible cells get the opposite noise, see `add_noise`; only the squared loss allows it.
     cells : float
         Share of the samples that hide single cells (one channel of one point) instead of whole points.
+    noisy : float
+        Share of the samples that get noise; see `draw_noisy`.
     """
 
     hide: float = 0.0
-    noise: float = 0.0
-    data_noise: float = 0.0
+    noise: float | tuple[float, ...] = 0.0
+    data_noise: float | tuple[float, ...] = 0.0
     independent: bool = True
     cells: float = 0.0
+    noisy: float = 1.0
 
     def keep(
         self,
@@ -54,8 +58,26 @@ class Disturbance:
         single = draw(torch.rand, (len(observed),), generator).to(observed.device) < self.cells
         return torch.where(widen(single, observed), hide_cells(observed, self.hide, generator), keep)
 
+    def draw_noisy(
+        self, observed: Bool[Tensor, "B n *S"], keep: Bool[Tensor, "B n *S"], generator: Generator
+    ) -> Bool[Tensor, " B"] | None:
+        """Draw which samples get noise; None: all of them.
+
+        Samples without added noise look as they will when the model is used, and teach best what hidden cells are.
+        Their visible cells cannot be targets, since the model is given them as they are. So some samples need noise,
+        and all of those in which nothing is hidden.
+        """
+        if self.noisy >= 1 or np.max(self.noise) <= 0:
+            return None
+        drawn = draw(torch.rand, (len(observed),), generator).to(observed.device) < self.noisy
+        return drawn | ~(observed & ~keep).flatten(1).any(1)
+
     def add_noise(
-        self, values: Float[Tensor, "B n *S"], keep: Bool[Tensor, "B n *_"], generator: Generator
+        self,
+        values: Float[Tensor, "B n *S"],
+        keep: Bool[Tensor, "B n *_"],
+        generator: Generator,
+        noisy: Bool[Tensor, " B"] | None = None,
     ) -> tuple[Float[Tensor, "B n *S"], Float[Tensor, "B n *S"]]:
         """Noisy values, and the targets of all cells; ``keep`` says which cells, or whole points (B, n), are visible.
 
@@ -63,12 +85,15 @@ class Disturbance:
         y − (σ/s)² ε. Its error is then independent of that of the input y + ε (recorrupted-to-recorrupted, Pang et
         al. 2021): copying the noise of the data is not rewarded. The target of a hidden cell is y itself.
         """
-        if self.noise <= 0:
+        if np.max(self.noise) <= 0:
             return values, values
-        noise = self.noise * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
-        if not self.independent or self.data_noise <= 0:
+        scale = values.new_tensor(self.noise)
+        noise = scale * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
+        if noisy is not None:
+            noise = noise * widen(noisy, noise)
+        if not self.independent or np.max(self.data_noise) <= 0:
             return values + noise, values
-        ratio = (self.data_noise / self.noise) ** 2
+        ratio = (values.new_tensor(self.data_noise) / scale.clamp_min(torch.finfo(scale.dtype).tiny)) ** 2
         return values + noise, values - ratio * noise * widen(keep, noise)
 
 
@@ -127,7 +152,7 @@ def hide_for_validation(
 ) -> Bool[Tensor, "B n *S"]:
     """Draw until at least one point is hidden wherever a sample has three; a few samples may keep all of them.
 
-    Where training hides single cells, so do the samples with odd numbers: validation is scored on both.
+    Where training hides single cells, so does the same share of the samples here: validation is scored on both.
     """
     keep = exists
     for _ in range(tries):
@@ -136,8 +161,9 @@ def hide_for_validation(
     keep = widen(keep, observed).expand_as(observed)
     if cells == 0:
         return keep
-    odd = torch.arange(len(observed), device=observed.device) % 2 == 1
-    return torch.where(widen(odd, observed), hide_cells(observed, hide, generator), keep)
+    number = torch.arange(len(observed), device=observed.device, dtype=torch.float64)
+    single = ((number + 1) * cells).floor() > (number * cells).floor()  # spread evenly over the samples
+    return torch.where(widen(single, observed), hide_cells(observed, hide, generator), keep)
 
 
 def validation_patterns(samples: int, points: int, tokens: int) -> int:

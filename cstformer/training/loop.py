@@ -42,6 +42,7 @@ def train(
     fingerprint: str = "",
     labels: Sequence[object] | None = None,
     shuffle: Shuffle | None = None,
+    report: TrainingReport | None = None,
 ) -> TrainingReport:
     """Train ``network`` in place; it ends with the weights of the best validation score.
 
@@ -69,9 +70,12 @@ def train(
         Numbers or names of the training samples, by which a loss that is not finite says where it happened.
     shuffle : callable, optional
         How the samples of an epoch are ordered; any order is as likely as another by default.
+    report : TrainingReport, optional
+        Of what came before the training; it is continued.
     """
     keep_freed_memory()
     kept = TrainingState(network, state, signature(network, settings, count, fingerprint))
+    kept.report = report or kept.report
     kept.resume()
     run = Run(kept, loss, score, count, settings, make_team(scale, settings.device), optimiser)
     run.labels, run.shuffle = labels, shuffle

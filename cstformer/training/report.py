@@ -22,6 +22,10 @@ class TrainingReport:
     seconds: float = 0.0
     ended: str = "finished"
     history: list[tuple[int, float]] = field(default_factory=list)
+    trials: list[dict[str, Any]] = field(default_factory=list)
+    """Short trainings that chose settings: ``settings``, ``steps`` and ``score`` of each."""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """Settings that the trials chose; ``noise`` is a factor of the estimated noise."""
 
     @classmethod
     def from_description(cls, about: dict[str, Any]) -> Self:

@@ -53,7 +53,8 @@ class TokenSettings:
 
     nearness: str = setting(
         "auto",
-        "add a learned Gaussian of the distance to every attention logit; auto: for frames",
+        "add a learned Gaussian of the distance to every attention logit; auto: for frames, and for points by short "
+        "trials",
         ("auto", "always", "never"),
     )
     start: str = setting(
@@ -191,28 +192,81 @@ class Settings(
     TokenSettings,
     NetworkSettings,
 ):
-    """All settings of `CST`, flat; each field's meaning is in its metadata and in ``cst fit --help``.
+    """All settings of a training of `CST`, flat, with the numbers for points.
 
     Python collects the fields of the last base first, hence the order of the bases.
     """
 
 
+def automatic(name: str, text: str) -> Any:
+    """The setting of this name, with the default ``auto``, which ``text`` explains."""
+    base = {f.name: f for f in dataclasses.fields(Settings)}[name]
+    meta = dict(base.metadata) | {"help": f"{base.metadata['help']}; auto: {text}", "choices": ("auto",)}
+    return field(default="auto", metadata=meta)
+
+
+def _by_kind(name: str) -> Any:
+    """A setting whose ``auto`` depends on the kind of data alone."""
+    points = {f.name: f for f in dataclasses.fields(Settings)}[name].default
+    return automatic(name, f"{points:g} for points, {FRAMES[name]:g} for frames")
+
+
+# Fields and movies of a few hundred samples and more, for minutes on one core: small batches, one frame hidden.
+FRAMES: dict[str, Any] = {
+    "width": 96,
+    "feedforward": 192,
+    "frequency": 1.5,
+    "order": 1,
+    "sobolev_every": 16,
+    "hide": 0.3,
+    "batch": 4,
+    "steps": 3000,
+    "learning_rate": 2.5e-3,
+    "validation": 0.04,
+}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class UserSettings(Settings):
+    """All settings of `CST` as users give them; each field's meaning is in its metadata and in ``cst fit --help``.
+
+    What is ``auto`` becomes a number when the data are known: `resolve`.
+    """
+
+    width: int | str = _by_kind("width")  # type: ignore[assignment]
+    feedforward: int | str = _by_kind("feedforward")  # type: ignore[assignment]
+    frequency: float | str = automatic(  # type: ignore[assignment]
+        "frequency", "1.5 for frames, and for points by short trials"
+    )
+    order: int | str = _by_kind("order")  # type: ignore[assignment]
+    sobolev_every: int | str = _by_kind("sobolev_every")  # type: ignore[assignment]
+    hide: float | str = automatic("hide", "0.3 for frames, and for points by short trials")  # type: ignore[assignment]
+    batch: int | str = _by_kind("batch")  # type: ignore[assignment]
+    steps: int | str = _by_kind("steps")  # type: ignore[assignment]
+    learning_rate: float | str = _by_kind("learning_rate")  # type: ignore[assignment]
+    validation: float | str = _by_kind("validation")  # type: ignore[assignment]
+
+
+AUTOMATIC = tuple(FRAMES)
+"""Settings that `resolve` fills in."""
+
+
+def resolve(settings: dict[str, Any], preset_of_kind: str) -> Settings:
+    """Put numbers in the place of ``auto``, as the preset of a kind of data has them.
+
+    >>> resolve({"width": "auto", "steps": 50}, "frames").width
+    96
+    """
+    values = PRESETS[preset_of_kind]
+    known = {f.name: f.default for f in dataclasses.fields(Settings)}
+    given = {k: values.get(k, known[k]) if k in AUTOMATIC and v == "auto" else v for k, v in settings.items()}
+    return Settings(**given)
+
+
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "smoke": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "steps": 30, "batch": 8},
-    # Fields and movies of a few hundred samples and more, for minutes on one core: small batches, one frame hidden.
-    "frames": {
-        "width": 96,
-        "feedforward": 192,
-        "frequency": 1.5,
-        "order": 1,
-        "sobolev_every": 16,
-        "hide": 0.3,
-        "batch": 4,
-        "steps": 3000,
-        "learning_rate": 2.5e-3,
-        "validation": 0.04,
-    },
+    "frames": FRAMES,  # what movies get without being asked
     # The published architecture and loss. The optimiser and dropout, which the paper does not state, are ours: the
     # dropout of the published notebook keeps a network of 32 features from fitting even the observed points.
     "paper": {
@@ -240,7 +294,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def setting_fields(group: type = Settings) -> dict[str, dataclasses.Field]:
+def setting_fields(group: type = UserSettings) -> dict[str, dataclasses.Field]:
     """Settings of a group or of a model by name; those of CST by default."""
     return {f.name: f for f in dataclasses.fields(group) if f.metadata}
 
@@ -252,7 +306,7 @@ def preset(name: str) -> dict[str, Any]:
     return dict(PRESETS[name])
 
 
-def check_names(names: Iterable[str], group: type = Settings, owner: str = "") -> None:
+def check_names(names: Iterable[str], group: type = UserSettings, owner: str = "") -> None:
     """Refuse settings that a group or a model does not have."""
     known = setting_fields(group)
     for name in names:
@@ -260,7 +314,7 @@ def check_names(names: Iterable[str], group: type = Settings, owner: str = "") -
             raise unknown(f"setting{owner}", name, known)
 
 
-def check_settings(values: dict[str, Any], group: type = Settings, owner: str = "") -> None:
+def check_settings(values: dict[str, Any], group: type = UserSettings, owner: str = "") -> None:
     """Refuse unknown names and values outside what a setting allows.
 
     >>> check_settings({"patern": "joint"})
@@ -272,10 +326,11 @@ def check_settings(values: dict[str, Any], group: type = Settings, owner: str = 
     for name, value in values.items():
         check_one(known[name], value)
     width, heads = (values.get(n, known[n].default if n in known else 1) for n in ("width", "heads"))
-    if width % heads:
-        raise CSTError(
-            f"width={width} is not a multiple of heads={heads}; choose e.g. width={heads * (width // heads + 1)}"
-        )
+    for size in (PRESETS["frames"]["width"], Settings.width) if width == "auto" else (width,):
+        if size % heads:
+            raise CSTError(
+                f"width={size} is not a multiple of heads={heads}; choose e.g. width={heads * (size // heads + 1)}"
+            )
 
 
 def _check_list(setting: dataclasses.Field, value: Any, wanted: str) -> None:

@@ -119,6 +119,16 @@ class TrainingState:
         self._saved_optimiser = part("optimiser.")
 
 
+def resumed_report(path: Path | None) -> TrainingReport | None:
+    """The report of the training that a state file would resume, if there is one that can be read."""
+    if path is None or not path.exists():
+        return None
+    try:
+        return TrainingReport.from_description(read_tensors(path)[1]["report"])
+    except (CSTError, KeyError, TypeError, ValueError):
+        return None  # `TrainingState.resume` says what is wrong with it
+
+
 def signature(network: nn.Module, settings: TrainingSettings, count: int, fingerprint: str) -> str:
     """What must agree for a resume: the data, the sizes, and all settings but those of `FREE`."""
     names = [f.name for f in dataclasses.fields(settings) if f.name not in FREE]

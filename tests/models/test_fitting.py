@@ -11,9 +11,9 @@ from toy_training import same
 
 from cstformer import CST, CSTError, CSTWarning, Samples
 from cstformer.data.batch import split_samples
-from cstformer.models.fitting import MU_SHARE, balanced_mu, plain_settings
+from cstformer.models.fitting import MU_SHARE, balanced_mu
 from cstformer.training.objective import SobolevObjective
-from cstformer.training.settings import Settings
+from cstformer.training.settings import Settings, resolve
 
 AT = np.linspace(2.3, 4.4, 7)
 
@@ -110,10 +110,12 @@ def test_the_split_is_disjoint_and_fixed():
     assert split_samples(4, 0.25, seed=0)[0].tolist() == split_samples(4, 0.25, seed=0)[1].tolist()  # too few
 
 
-def test_settings_alone_are_what_training_sees():
-    plain = plain_settings(tiny(order=1, width=np.int64(16)))
-    assert type(plain) is Settings
-    assert (plain.order, type(plain.width)) == (1, int)
+def test_what_is_automatic_depends_on_the_kind_of_data():
+    given = CST(width=np.int64(16)).settings()
+    points, frames = resolve(given, "default"), resolve(given, "frames")
+    assert type(points) is Settings and type(points.width) is int
+    assert (points.width, points.steps, points.batch, points.order) == (16, 1200, 32, 2)
+    assert (frames.width, frames.steps, frames.batch, frames.order) == (16, 3000, 4, 1)
 
 
 @pytest.mark.parametrize(

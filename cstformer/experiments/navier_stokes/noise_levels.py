@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -30,10 +31,12 @@ class CSTOfLevels(CST):
 
 
 class _Objective(SobolevObjective):
-    def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
+    def disturb(
+        self, batch: Batch, keep: Tensor, generator: Generator, noisy: Tensor | None = None
+    ) -> tuple[Batch, Tensor]:
         """Divide the values of each sample by its noise level, disturb all samples alike, and multiply again."""
-        unit = self.sample_noise(batch) / self.disturbance.data_noise  # (B, 1, 1)
-        context, target = super().disturb(batch.replace(values=batch.values / unit), keep, generator)
+        unit = self.sample_noise(batch) / float(np.max(self.disturbance.data_noise))  # (B, 1, 1)
+        context, target = super().disturb(batch.replace(values=batch.values / unit), keep, generator, noisy)
         return context.replace(values=context.values * unit), target * unit
 
     def sample_noise(self, batch: Batch) -> Tensor:
