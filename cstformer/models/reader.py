@@ -139,7 +139,7 @@ def derivatives(
     keep_freed_memory()
     a = model.network_.architecture
     terms = plan(a.d, wanted)
-    compiled = compiles(model, terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)
+    compiled = compiles(model.resolved(), terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)
     scaled = model.scaling_.coords(queries)
     with arithmetic(model, compiled), thread_limit(model.threads, parameter_count(model.network_)):
         parts = list(_stream(model, context, scaled, terms, wanted))

@@ -348,8 +348,10 @@ def _check_list(setting: dataclasses.Field, value: Any, wanted: str) -> None:
 def check_one(setting: dataclasses.Field, value: Any) -> None:
     """Refuse a value that this setting does not allow."""
     kind, meta = str(setting.type), setting.metadata
-    wanted = kind.replace(" | ", " or ").replace("tuple[float, ...]", "a list of numbers")
     choices = meta["choices"]
+    wanted = kind.replace(" | ", " or ").replace("tuple[float, ...]", "a list of numbers")
+    if choices == ("auto",):
+        wanted = wanted.replace("str", "auto")
     if value is None and "None" in kind:
         return
     if isinstance(value, bool) or kind == "bool":
@@ -359,6 +361,8 @@ def check_one(setting: dataclasses.Field, value: Any) -> None:
     if isinstance(value, str):
         if "str" not in kind:
             raise CSTError(f"{setting.name}={value!r}: expected {wanted}, not text")
+        if value.replace(".", "").isdigit() and kind != "str":
+            raise CSTError(f"{setting.name}={value!r}: expected {wanted}, not a number in quotes")
         if choices and value not in choices:
             raise unknown(f"value of {setting.name}", value, choices)
         return

@@ -13,6 +13,7 @@ from cstformer.network.architecture import Architecture, parameter_count
 from cstformer.starts.curves import STARTS
 from cstformer.starts.kinds import unfitted_kind
 from cstformer.training.settings import (
+    FRAMES,
     PRESETS,
     ChannelSettings,
     DisturbanceSettings,
@@ -23,6 +24,7 @@ from cstformer.training.settings import (
     SobolevSettings,
     TokenSettings,
     TrainingSettings,
+    UserSettings,
     check_names,
     check_settings,
     preset,
@@ -50,7 +52,9 @@ def test_the_settings_of_cst_are_the_groups_one_after_the_other():
     assert len(names) == len(set(names))  # no setting is in two groups
     assert list(setting_fields(Settings)) == names
     assert [name for name in setting_fields(CST) if name != "seed"] == [name for name in names if name != "seed"]
-    assert {name: f.default for name, f in setting_fields(CST).items()} == vars(Settings())
+    assert {name: f.default for name, f in setting_fields(CST).items()} == vars(UserSettings())
+    for name, default in vars(UserSettings()).items():  # what is not a number yet becomes one
+        assert default == getattr(Settings(), name) or (default == "auto" and name in FRAMES)
 
 
 def test_a_model_that_joins_groups_has_their_settings_and_its_own():
@@ -110,6 +114,9 @@ def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
     assert {f.name for f in dataclasses.fields(Architecture)} - set(setting_fields()) == {
         "d",
         "c",
+        "covariates",
+        "calendar",
+        "time_axis",
         "iterations",
         "near",  # `nearness`, and
         "split_context",
@@ -137,7 +144,7 @@ def test_every_setting_is_explained():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("width", "64", "width='64': expected int, not text"),
+        ("width", "64", "width='64': expected int or auto, not a number in quotes"),
         ("width", 64.0, "width=64.0: expected int"),
         ("width", True, "width=True: expected int"),
         ("width", None, "width=None: expected int"),

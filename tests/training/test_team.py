@@ -14,7 +14,15 @@ from cstformer import CST, Samples
 from cstformer.system.processes import run_processes
 from cstformer.training.objective import SobolevObjective
 
-COMMON = {"steps": 8, "batch": 7, "precision": "float64", "device": "cpu", "validation": 0.2, "sobolev_every": 2}
+COMMON = {
+    "steps": 8,
+    "patience": 1.0,
+    "batch": 7,
+    "precision": "float64",
+    "device": "cpu",
+    "validation": 0.2,
+    "sobolev_every": 2,
+}
 CASES = {
     "ddp": {"devices": 2, "order": 2},
     "fsdp": {"devices": 2, "order": 1, "strategy": "fsdp"},
