@@ -8,7 +8,18 @@ from typing import Any
 
 from cstformer.errors import unknown
 
-BENCHMARKS = ("step", "pipeline", "queries", "precision", "scaling", "users", "solver", "calcium", "explorer")
+BENCHMARKS = (
+    "step",
+    "sparse",
+    "pipeline",
+    "queries",
+    "precision",
+    "scaling",
+    "users",
+    "solver",
+    "calcium",
+    "explorer",
+)
 """Names of the benchmarks on the command line and in result files."""
 # Modules that are not called as their benchmark.
 MODULES = {"scaling": "growth"}
