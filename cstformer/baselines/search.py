@@ -18,6 +18,8 @@ from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.models.model import Model
 from cstformer.models.neural import NeuralModel
+from cstformer.starts.kinds import kind_of
+from cstformer.training.settings import resolve
 
 M = TypeVar("M", bound=Model)
 FACTORS = (1 / 3, 1.0, 3.0)  # rates tried, over the rate of the model
@@ -77,6 +79,9 @@ def search_learning_rate(
     settings = model.settings()
     if not isinstance(model, NeuralModel):
         raise CSTError(f"{type(model).__name__} has no learning rate to search for; fit it as it is")
+    if "auto" in (settings["steps"], settings["learning_rate"]):  # of CST: what they mean for these data
+        numbers = resolve(settings, kind_of(samples).preset)
+        settings |= {"steps": numbers.steps, "learning_rate": numbers.learning_rate}
     short: dict[str, Any] = {"steps": max(1, round(share * settings["steps"]))}
     if settings["max_minutes"] is not None:
         short["max_minutes"] = share * settings["max_minutes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,9 +187,13 @@ def parse_setting(name: str, text: str) -> Any:
                 return number(text)
             except ValueError:
                 continue
-    if "str" in kind:
+    choices = setting_fields()[name].metadata["choices"]
+    if kind == "str" or (
+        "str" in kind and difflib.get_close_matches(text, choices)
+    ):  # checked later
         return text
-    raise CSTError(f"{_option(name)} {text}: expected {kind.replace(' | ', ' or ')}")
+    wanted = kind.replace(" | ", " or ").replace("str", " or ".join(choices))
+    raise CSTError(f"{_option(name)} {text}: expected {wanted}")
 
 
 def _option(name: str) -> str:

@@ -79,7 +79,7 @@ def test_bad_input_through_a_real_process(tmp_path):
     command = [sys.executable, "-m", "cstformer.cli", "fit", "nowhere.csv", "--out", tmp_path / "m", "--width", "wide"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "cst: error: --width wide: expected int\n"
+    assert done.stderr == "cst: error: --width wide: expected int or auto\n"
 
 
 def test_a_full_disk_is_one_line(refused, curves, model, monkeypatch, tmp_path):
