@@ -39,7 +39,7 @@ def test_a_loss_that_is_not_finite_names_its_batch_and_keeps_the_best_weights(mo
     samples = waves(20)
     model = CST.preset("smoke", steps=8, batch=3, seed=4)
     disturb(monkeypatch, lambda objective, value: value * 0 + bad, step=5)
-    training, _ = split_samples(20, model.validation, seed=4)
+    training, _ = split_samples(20, 0.1, seed=4)
     numbers = ", ".join(str(i) for i in training[batch_indices(5, 3, len(training), seed=4)].tolist())
     with pytest.warns(CSTWarning, match=rf"not finite at step 5 \(samples number {numbers}\); training stopped there"):
         fit_quickly(model, samples, state=tmp_path / "state")
