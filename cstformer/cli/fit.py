@@ -188,9 +188,7 @@ def parse_setting(name: str, text: str) -> Any:
             except ValueError:
                 continue
     choices = setting_fields()[name].metadata["choices"]
-    if kind == "str" or (
-        "str" in kind and difflib.get_close_matches(text, choices)
-    ):  # checked later
+    if kind == "str" or ("str" in kind and difflib.get_close_matches(text, choices)):  # checked later
         return text
     wanted = kind.replace(" | ", " or ").replace("str", " or ".join(choices))
     raise CSTError(f"{_option(name)} {text}: expected {wanted}")
