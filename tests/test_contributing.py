@@ -15,7 +15,7 @@ from cstformer import cli
 from cstformer.baselines import BASELINES
 from cstformer.experiments import registry
 from cstformer.starts import curves
-from cstformer.training.settings import NetworkSettings, Settings, setting_fields
+from cstformer.training.settings import NetworkSettings, Settings, UserSettings, setting_fields
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = dict(
@@ -46,7 +46,7 @@ def test_a_setting(monkeypatch, capsys, tmp_path):
     group = f"@dataclass(kw_only=True, eq=False, repr=False)\nclass Group:\n{lines}"
     field = dataclasses.fields(run(group, imports, "group", monkeypatch)["Group"])[0]
     # As if the line stood in a group that CST has joined.
-    for owner in (NetworkSettings, Settings, cst.CST):
+    for owner in (NetworkSettings, Settings, UserSettings, cst.CST):
         monkeypatch.setitem(owner.__dataclass_fields__, field.name, field)
         monkeypatch.setattr(owner, field.name, field.default, raising=False)
     assert setting_fields()["temperature"].default == 1.0

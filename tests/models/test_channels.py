@@ -11,7 +11,6 @@ from small_models import blob, fit_quickly, refused, shaken, waves
 
 from cstformer import CST, Samples, frames_to_samples
 from cstformer.baselines import BASELINES
-from cstformer.models.fitting import plain_settings
 from cstformer.taylor import series
 
 AT = np.linspace(2.4, 4.3, 5)
@@ -129,8 +128,9 @@ def test_frames_stay_linear():
 
 def first_step(weights) -> tuple[float, list[torch.Tensor]]:
     """Loss of a training step, and its gradient with respect to the weights of the network."""
-    model = fit_quickly(CST.preset("smoke", steps=1, precision="float64", channel_weights=weights), waves())
-    loss = model._objective(0.0, plain_settings(model)).loss(model._batch(waves()), torch.Generator().manual_seed(0))
+    settings = {"steps": 1, "learning_rate": 0.0, "precision": "float64", "channel_weights": weights}
+    model = fit_quickly(CST.preset("smoke", **settings), waves())  # the same network for all weights
+    loss = model._objective(0.0, model.run_).loss(model._batch(waves()), torch.Generator().manual_seed(0))
     gradient = torch.autograd.grad(loss, list(model.network_.readout.parameters()))
     return float(loss.detach()), list(gradient)
 
