@@ -67,7 +67,7 @@ class Disturbance:
         Their visible cells cannot be targets, since the model is given them as they are. So some samples need noise,
         and all of those in which nothing is hidden.
         """
-        if self.noisy >= 1 or np.max(self.noise) <= 0:
+        if self.noisy >= 1 or self.hide == 0 or np.max(self.noise) <= 0:
             return None
         drawn = draw(torch.rand, (len(observed),), generator).to(observed.device) < self.noisy
         return drawn | ~(observed & ~keep).flatten(1).any(1)
