@@ -178,10 +178,14 @@ class CST(UserSettings, NeuralModel, BaseEstimator):
         """Make the loss of a training step."""
         assert self.kernel_ is not None
         found = self.kernel_.noises
-        share = self.noise_ / self.kernel_.noise
-        added = tuple(share * s for s in found) if self.noise == "auto" else (self.noise_,) * len(found)
-        # Where the user, or a trial, says that the data have less noise than the process finds, believe it.
-        noises = added, tuple(map(min, added, found))
+        if self.noise == "auto":
+            share = self.noise_ / self.kernel_.noise
+            added = tuple(share * s for s in found)
+            believed = tuple(s / self.kind_.noise_share for s in added)  # less than `found` where a trial says so
+        else:
+            added = (self.noise_,) * len(found)
+            believed = tuple(map(min, added, found))  # a user who sets less noise than was found knows better
+        noises = added, believed
         return SobolevObjective(
             self.network_, self.kind_, run, *noises, mu, getattr(self, "_corruption", None), self.cells_
         )

@@ -28,8 +28,6 @@ MIN_SAMPLES = 8  # samples taken at least, even if their points exceed ``max_num
 START_LENGTHSCALES, START_NOISES, START_OFFSET = (0.05, 0.2, 0.7), (0.02, 0.3), 0.3
 ROUGH_START = (0.2, 0.02)  # lengthscale and noise of a fresh start of the rough kernels
 SMALLEST, LARGEST = 1e-3, 30.0  # bounds of lengthscales, amplitude and offset, in the model's units
-
-
 SMOOTHNESS = (None, 2.5, 1.5, 0.5)
 """Smoothnesses that may be chosen, ν of the Matérn family; None is the smooth one."""
 # Points of one channel that its own kernel is fitted to, and steps of that fit, which begins at the shared kernel.

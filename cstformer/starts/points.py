@@ -28,7 +28,8 @@ FEWEST_CELLS, MOST_CELLS = 0.25, 0.75  # bounds of the share of samples that hid
 class Points(DataKind):
     """Points with coordinates of any dimension; see `DataKind`."""
 
-    # Chosen on training and validation months of ETTh1 and on spirals of another seed.
+    # Half, against all: on validation months of ETTh1, 10 % removed, the squared error after 240 steps is 0.037 instead
+    # of 0.040; on clean spirals of another seed the error is 3 % larger, on noisy ones 1 %.
     noisy: ClassVar[float] = 0.5
     tries: ClassVar[bool] = True
 

@@ -103,7 +103,8 @@ class DisturbanceSettings:
     )
     noise: float | str = setting(
         "auto",
-        "sd of the noise added to context values in training, in units of the values' sd; auto: the data's own noise",
+        "sd of the noise added to context values in training, in units of the values' sd; auto: the data's own noise, "
+        "or a quarter of it where a short trial of points says so",
         ("auto",),
         low=0,
     )

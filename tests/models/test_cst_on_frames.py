@@ -104,3 +104,12 @@ def test_training_cleans_targets_unless_it_learns_a_corruption(monkeypatch):
     count = len(cleaned)
     fit_quickly(CST.preset("smoke", steps=3), torus(), given=lambda frames, _: frames + 1.0)
     assert len(cleaned) == count
+
+
+def test_movies_get_less_noise_than_they_have_and_targets_know_both():
+    model = fit_quickly(CST.preset("smoke", steps=1), torus())
+    found, used = model.kernel_.noise, model._objective(0.0, model.run_).disturbance
+    assert (*used.noise, *used.data_noise) == pytest.approx((0.7 * found, found))
+    low = fit_quickly(CST.preset("smoke", steps=1, noise=found / 4), torus())
+    used = low._objective(0.0, low.run_).disturbance
+    assert (*used.noise, *used.data_noise) == pytest.approx((found / 4, found / 4))  # the user knows better

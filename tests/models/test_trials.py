@@ -85,6 +85,7 @@ def test_a_fit_tries_and_remembers(tmp_path):
     assert model.kernel_.smoothness is not None
     assert sum(t["steps"] for t in model.report_.trials) <= 0.2 * 640
     assert model.run_.nearness == model.report_.chosen["nearness"]
+    assert model.run_.hide == model.report_.chosen.get("hide", 0.5)  # not what the last trial had
     model.save(tmp_path / "model")
     loaded = CST.load(tmp_path / "model")
     assert (loaded.report_.trials, loaded.run_.frequency) == (model.report_.trials, model.run_.frequency)
