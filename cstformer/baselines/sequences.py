@@ -35,7 +35,13 @@ from cstformer.starts.curves import make_start
 from cstformer.starts.kind import Corruption, DataKind, in_user_units
 from cstformer.starts.kinds import kind_of
 from cstformer.taylor import series
-from cstformer.training.disturbance import Disturbance, hide_for_validation, validation_patterns
+from cstformer.training.disturbance import (
+    Disturbance,
+    hide_for_validation,
+    noise_levels,
+    root_mean_square,
+    validation_patterns,
+)
 from cstformer.training.losses import data_term
 from cstformer.training.objective import TOKENS_PER_STEP
 from cstformer.training.settings import DisturbanceSettings, setting
@@ -213,17 +219,19 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
     # Training
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
-        self.noise_ = data_noise = 0.0
+        added: tuple[float, ...] = (0.0,)
+        believed = added
         if self.noise != 0 and self._corruption is None:  # estimated as CST does
             few = np.sort(np.random.default_rng(self.seed).permutation(len(samples))[:NOISE_SAMPLES])
-            data_noise = kind_of(samples[few], self._scaling()).estimate_noise(samples[few], self.seed)
-            self.noise_ = self.kind_.noise_share * data_noise if self.noise == "auto" else float(self.noise)
+            found = kind_of(samples[few], self._scaling()).estimate_noises(samples[few], self.seed)
+            added, believed = noise_levels(self.noise, found, self.kind_.noise_share)
+        self.noise_ = root_mean_square(added)
         cells = (
             self.kind_.cell_gaps(self.kind_.batch(samples, torch.float32, torch.device("cpu")))
             if self.hide_cells == "auto"
             else float(self.hide_cells)
         )
-        self._disturbance = Disturbance(self.hide, self.noise_, data_noise, cells=cells)
+        self._disturbance = Disturbance(self.hide, added, believed, cells=cells)
         super()._fit(samples, state, progress)
 
     def _loss(self, batch: Batch, generator: Generator) -> Tensor:

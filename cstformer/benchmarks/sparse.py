@@ -75,7 +75,7 @@ def _step(kind: Any, batch: Any, start: str) -> Callable[[], Tensor]:
     sizes = {name: getattr(settings, name) for name in names}
     network = ContinuousTransformer(Architecture(d=1, c=CHANNELS, near=True, **sizes))
     network.fit_axes({}, kind.spacing(batch))
-    noises = kind.kernel.noises
+    noises = kind.noises
     objective = SobolevObjective(network, kind, settings, noises, noises, 0.0, cells=0.5)
 
     def step() -> Tensor:

@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from cstformer.models.cst import CST
     from cstformer.models.model_files import check_target
     from cstformer.system.processes import is_first
+    from cstformer.training.disturbance import root_mean_square
 
     state = Path(f"{Path(args.out).absolute()}.training")
     model = CST(**settings)
@@ -96,13 +97,12 @@ def run(args: argparse.Namespace) -> int:
     if model.report_.ended not in ("interrupted", "cap"):
         state.unlink(missing_ok=True)
     if not args.quiet:
-        assert model.kernel_ is not None  # a fitted CST has a kernel
         print(model.report_.sentence(model.run_))
         if model.report_.trials:
             chosen = ", ".join(f"{name}={value}" for name, value in model.report_.chosen.items())
             print(f"chosen by {len(model.report_.trials)} short trials: {chosen}")
         print(
-            f"estimated noise: {model.kernel_.noise:.3g} of the values' standard deviation; "
+            f"estimated noise: {root_mean_square(model.kind_.noises):.3g} of the values' standard deviation; "
             f"{model.n_parameters_:,} weights; saved to {args.out}"
         )
     if model.report_.ended == "interrupted":

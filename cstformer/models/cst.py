@@ -176,19 +176,8 @@ class CST(UserSettings, NeuralModel, BaseEstimator):
 
     def _objective(self, mu: float, run: Settings) -> SobolevObjective:
         """Make the loss of a training step."""
-        assert self.kernel_ is not None
-        found = self.kernel_.noises
-        if self.noise == "auto":
-            share = self.noise_ / self.kernel_.noise
-            added = tuple(share * s for s in found)
-            believed = tuple(s / self.kind_.noise_share for s in added)  # less than `found` where a trial says so
-        else:
-            added = (self.noise_,) * len(found)
-            believed = tuple(map(min, added, found))  # a user who sets less noise than was found knows better
-        noises = added, believed
-        return SobolevObjective(
-            self.network_, self.kind_, run, *noises, mu, getattr(self, "_corruption", None), self.cells_
-        )
+        (added, believed), corruption = self.noises_, getattr(self, "_corruption", None)
+        return SobolevObjective(self.network_, self.kind_, run, added, believed, mu, corruption, self.cells_)
 
     def _network(self, d: int, c: int) -> ContinuousTransformer:
         network = ContinuousTransformer(self._architecture(d, c)).to(self._dtype())

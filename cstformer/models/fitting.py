@@ -26,7 +26,7 @@ from cstformer.system.threads import thread_limit
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.training import sampling
-from cstformer.training.disturbance import validation_patterns
+from cstformer.training.disturbance import noise_levels, root_mean_square, validation_patterns
 from cstformer.training.loop import train
 from cstformer.training.objective import TOKENS_PER_STEP, Validation
 from cstformer.training.report import TrainingReport
@@ -91,9 +91,9 @@ class Fitting:
         model = self.model
         settings = {name: value for name, value in changes.items() if name != "noise"}
         self.run = model.run_ = dataclasses.replace(self.proposal, **settings)
-        assert model.kernel_ is not None
-        estimate = model.kind_.noise_share * model.kernel_.noise * changes.get("noise", 1.0)
-        model.noise_ = estimate if model.noise == "auto" else float(model.noise)
+        found = tuple(changes.get("noise", 1.0) * s for s in model.kind_.noises)
+        model.noises_ = noise_levels(model.noise, found, model.kind_.noise_share)
+        model.noise_ = root_mean_square(model.noises_[0])
         model.network_ = model._fresh_network(*self.shape)
         model.network_.fit_axes({}, self.spacing)
 

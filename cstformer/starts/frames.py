@@ -200,6 +200,7 @@ class Frames(DataKind):
         """From JSON."""
         kind = cls(Scaling.from_description(about["scaling"]), PatchLayout.from_dict(about["layout"]))
         kind.kernel = kernel_from(about.get("kernel"))
+        kind.noises = () if kind.kernel is None else kind.kernel.noises
         waves, trust = about.get("waves"), about.get("trust")
         kind.waves = None if waves is None else Waves.from_description(waves)
         kind.trust = None if trust is None else Trust.from_description(trust)

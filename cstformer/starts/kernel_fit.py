@@ -183,14 +183,14 @@ def _log_likelihood(
     distance = (scaled[:, :, None] - scaled[:, None]).square().sum(-1)  # (B, n, n)
     a2, b2, noise = (2 * theta[d:]).exp()
     # 1e-8 keeps the matrix positive definite in float64 at the smallest noise, which is 1e-4 squared.
-    factor = masked_cholesky(a2 * _correlation(distance, smoothness) + b2, exists, noise + 1e-8 * (a2 + b2))
+    factor = masked_cholesky(a2 * correlation(distance, smoothness) + b2, exists, noise + 1e-8 * (a2 + b2))
     whitened = torch.linalg.solve_triangular(factor, values * exists[..., None], upper=False)  # L⁻¹ y (B, n, c)
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum()
     numbers = exists.sum() * values.shape[-1]
     return -0.5 * whitened.square().sum() - values.shape[-1] * log_det - 0.5 * math.log(2 * math.pi) * numbers
 
 
-def _correlation(square: Float[Tensor, "B n n"], smoothness: float | None) -> Float[Tensor, "B n n"]:
+def correlation(square: Float[Tensor, "B n n"], smoothness: float | None) -> Float[Tensor, "B n n"]:
     """ρ(r) from r², see `gaussian_process`."""
     if smoothness is None:
         return torch.exp(-0.5 * square)

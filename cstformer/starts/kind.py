@@ -47,6 +47,8 @@ class DataKind(ABC):
         How patches tile a frame; None for points.
     kernel : Kernel, set by `fit_prior`
         Gaussian process of the training data: their noise, and the start ``smooth``.
+    noises : tuple of float, set by `fit_prior`
+        Noise of each channel that training may remove, or one for all channels.
     covariates, calendar : CovariateEncoder and Calendar, set by `fit_known`
         What a model reads at every coordinate. None of them reaches a `Batch` of a model that does not read it.
     """
@@ -55,8 +57,6 @@ class DataKind(ABC):
     """Automatic training noise over the noise of the data."""
     preset: ClassVar[str] = "default"
     """The preset that stands for settings which are ``auto``."""
-    noisy: ClassVar[float] = 1.0
-    """Share of the samples of a training step that get noise."""
     optimiser: ClassVar[str] = "adamw"
     """What ``optimiser="auto"`` means."""
     near: ClassVar[bool] = False
@@ -73,6 +73,7 @@ class DataKind(ABC):
     def __init__(self, scaling: Scaling, layout: PatchLayout | None = None):
         self.scaling, self.layout = scaling, layout
         self.kernel: Kernel | None = None
+        self.noises: tuple[float, ...] = ()
         self.covariates: CovariateEncoder | None = None
         self.calendar: Calendar | None = None
 
@@ -144,13 +145,19 @@ class DataKind(ABC):
     def fit_kernel(self, batch: Batch, seed: int) -> Kernel:
         """Fit a Gaussian process to the values, in time or in all coordinates."""
 
-    def estimate_noise(self, samples: Samples, seed: int) -> float:
-        """Noise of the data, in standardised units."""
-        return self.fit_kernel(self.batch(samples, torch.float64, torch.device("cpu")), seed).noise
+    def fit_noises(self, kernel: Kernel, batch: Batch, seed: int) -> tuple[float, ...]:
+        """Noise of each channel that training may remove, or one for all channels."""
+        return kernel.noises
+
+    def estimate_noises(self, samples: Samples, seed: int) -> tuple[float, ...]:
+        """Noise of the data as in `fit_noises`, in standardised units."""
+        batch = self.batch(samples, torch.float64, torch.device("cpu"))
+        return self.fit_noises(self.fit_kernel(batch, seed), batch, seed)
 
     def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> None:
         """Fit what the starts need to training samples."""
         self.kernel = self.fit_kernel(batch, seed)
+        self.noises = self.fit_noises(self.kernel, batch, seed)
 
     def check_prior(self, start: str) -> None:
         """Refuse a model file without what its start needs."""

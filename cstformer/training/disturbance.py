@@ -33,8 +33,6 @@ class Disturbance:
         Whether targets of visible cells get the opposite noise, see `add_noise`; only the squared loss allows it.
     cells : float
         Share of the samples that hide single cells (one channel of one point) instead of whole points.
-    noisy : float
-        Share of the samples that get noise; see `draw_noisy`.
     """
 
     hide: float = 0.0
@@ -42,7 +40,6 @@ class Disturbance:
     data_noise: float | tuple[float, ...] = 0.0
     independent: bool = True
     cells: float = 0.0
-    noisy: float = 1.0
 
     def keep(
         self,
@@ -58,26 +55,11 @@ class Disturbance:
         single = draw(torch.rand, (len(observed),), generator).to(observed.device) < self.cells
         return torch.where(widen(single, observed), hide_cells(observed, self.hide, generator), keep)
 
-    def draw_noisy(
-        self, observed: Bool[Tensor, "B n *S"], keep: Bool[Tensor, "B n *S"], generator: Generator
-    ) -> Bool[Tensor, " B"] | None:
-        """Draw which samples get noise; None: all of them.
-
-        Samples without added noise look as they will when the model is used, and teach best what hidden cells are.
-        Their visible cells cannot be targets, since the model is given them as they are. So some samples need noise,
-        and all of those in which nothing is hidden.
-        """
-        if self.noisy >= 1 or self.hide == 0 or np.max(self.noise) <= 0:
-            return None
-        drawn = draw(torch.rand, (len(observed),), generator).to(observed.device) < self.noisy
-        return drawn | ~(observed & ~keep).flatten(1).any(1)
-
     def add_noise(
         self,
         values: Float[Tensor, "B n *S"],
         keep: Bool[Tensor, "B n *_"],
         generator: Generator,
-        noisy: Bool[Tensor, " B"] | None = None,
     ) -> tuple[Float[Tensor, "B n *S"], Float[Tensor, "B n *S"]]:
         """Noisy values, and the targets of all cells; ``keep`` says which cells, or whole points (B, n), are visible.
 
@@ -89,12 +71,37 @@ class Disturbance:
             return values, values
         scale = values.new_tensor(self.noise)
         noise = scale * draw(torch.randn, values.shape, generator, dtype=torch.float64).to(values)
-        if noisy is not None:
-            noise = noise * widen(noisy, noise)
         if not self.independent or np.max(self.data_noise) <= 0:
             return values + noise, values
         ratio = (values.new_tensor(self.data_noise) / scale.clamp_min(torch.finfo(scale.dtype).tiny)) ** 2
         return values + noise, values - ratio * noise * widen(keep, noise)
+
+
+def noise_levels(
+    noise: float | str, found: tuple[float, ...], share: float = 1.0
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Noise that a step adds to each channel, and noise that it takes the data to have.
+
+    Parameters
+    ----------
+    noise : the setting, a number or ``auto``
+    found : noise estimated from the data, of each channel
+    share : added noise over noise of the data, where it is automatic
+
+    >>> noise_levels("auto", (0.2, 0.1), share=0.5)
+    ((0.1, 0.05), (0.2, 0.1))
+    >>> noise_levels(0.15, (0.2, 0.1))
+    ((0.15, 0.15), (0.15, 0.1))
+    """
+    if isinstance(noise, str):
+        return tuple(share * s for s in found), found
+    # A user who sets less noise than was found knows better.
+    return (float(noise),) * len(found), tuple(min(float(noise), s) for s in found)
+
+
+def root_mean_square(noises: tuple[float, ...]) -> float:
+    """One number for the noise of all channels."""
+    return float(np.sqrt(np.mean(np.square(noises))))
 
 
 def hide_points(

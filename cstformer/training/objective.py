@@ -58,7 +58,7 @@ class SobolevObjective:
         self.network, self.kind, self.settings = network, kind, settings
         self.mu, self.corruption = mu, corruption
         noise = 0.0 if corruption is not None else noise
-        self.disturbance = Disturbance(settings.hide, noise, data_noise, settings.p == 2, cells, kind.noisy)
+        self.disturbance = Disturbance(settings.hide, noise, data_noise, settings.p == 2, cells)
         self.cleans = corruption is None and settings.p == 2  # denoised targets keep the mean, not other moments
         self.shifts = kind.shifts and settings.pattern == "context"
         indices = up_to(network.architecture.d, settings.order) if mu > 0 and settings.dummies > 0 else []
@@ -68,11 +68,7 @@ class SobolevObjective:
         """Loss of a training step; everything random comes from ``generator``."""
         s = self.settings
         keep = self.disturbance.keep(batch.observed, batch.exists, generator, batch.frame)
-        noisy = self.disturbance.draw_noisy(batch.observed, keep, generator)
-        context, target = self.disturb(batch, keep, generator, noisy)
-        counts = torch.ones_like(keep)
-        if noisy is not None:  # visible cells without noise do not count: the model is given their target
-            counts = ~keep | widen(noisy, keep)
+        context, target = self.disturb(batch, keep, generator)
         if self.cleans:
             target = self.kind.clean(batch, target)
         low, high = sampling.box(batch.coords, batch.exists)
@@ -83,20 +79,18 @@ class SobolevObjective:
         if points.coords.shape[1] > MAX_QUERIES and s.pattern == "context":
             some = self._some_queries(points.exists, context.exists, generator)
             points = points.pick(some)
-            target, counts = (x.gather(1, some[..., None].expand(-1, -1, x.shape[-1])) for x in (target, counts))
+            target = target.gather(1, some[..., None].expand(-1, -1, target.shape[-1]))
         every = self._every()
         order = self.plan.order if every == 1 or int(torch.randint(every, (), generator=generator)) == 0 else 0
         at_real, at_dummies = self.answers(context, points, dummies, order)
-        return self.combine(at_real, target, points.observed & counts, at_dummies, every * self.mu)
+        return self.combine(at_real, target, points.observed, at_dummies, every * self.mu)
 
-    def disturb(
-        self, batch: Batch, keep: Tensor, generator: Generator, noisy: Tensor | None = None
-    ) -> tuple[Batch, Tensor]:
-        """The context of a step, and the targets of all real points; ``noisy`` (B,) as in `Disturbance.add_noise`."""
+    def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
+        """The context of a step, and the targets of all real points."""
         if self.corruption is not None:
             values, target = self.kind.corrupt(batch, self.corruption, generator), batch.values
         else:
-            values, target = self.disturbance.add_noise(batch.values, keep, generator, noisy)
+            values, target = self.disturbance.add_noise(batch.values, keep, generator)
         coords = batch.coords
         if self.settings.coord_noise > 0:
             coords = coords + self.settings.coord_noise * draw(torch.randn, coords.shape, generator).to(coords)

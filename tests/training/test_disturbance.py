@@ -131,19 +131,6 @@ def test_validation_is_scored_at_points_and_at_cells():
     assert bool(whole[::2].all()) and int(whole[1::2].sum()) < 4
 
 
-def test_some_samples_get_no_noise_unless_nothing_is_hidden_in_them():
-    some = Disturbance(hide=0.5, noise=0.3, data_noise=0.3, noisy=0.5)
-    observed = torch.ones(400, 6, 2, dtype=torch.bool)
-    keep = observed.clone()
-    keep[:300, 2] = False  # the last hundred samples hide nothing
-    noisy = some.draw_noisy(observed, keep, generator(1))
-    assert bool(noisy[300:].all()) and 0.4 < float(noisy[:300].double().mean()) < 0.6
-    values, target = some.add_noise(torch.zeros(400, 6, 2), keep, generator(2), noisy)
-    assert not values[~noisy].any() and not target[~noisy].any()
-    assert bool(values[noisy].all()) and bool((target[noisy][keep[noisy]] != 0).all())
-    assert Disturbance(hide=0.0, noise=0.3, noisy=0.5).draw_noisy(observed, observed, generator(1)) is None
-
-
 def test_each_channel_has_noise_of_its_own():
     two = Disturbance(noise=(0.1, 0.0), data_noise=(0.05, 0.0))
     values, target = two.add_noise(torch.zeros(2000, 5, 2), torch.ones(2000, 5, 2, dtype=torch.bool), generator(0))

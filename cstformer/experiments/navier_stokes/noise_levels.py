@@ -26,17 +26,15 @@ class CSTOfLevels(CST):
     """CST for frames, trained with the noise level of each sample instead of one level for all."""
 
     def _objective(self, mu: float, run: Settings) -> SobolevObjective:
-        assert self.kernel_ is not None
-        return _Objective(self.network_, self.kind_, run, self.noise_, self.kernel_.noise, mu)
+        added, believed = self.noises_
+        return _Objective(self.network_, self.kind_, run, added, believed, mu)
 
 
 class _Objective(SobolevObjective):
-    def disturb(
-        self, batch: Batch, keep: Tensor, generator: Generator, noisy: Tensor | None = None
-    ) -> tuple[Batch, Tensor]:
+    def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
         """Divide the values of each sample by its noise level, disturb all samples alike, and multiply again."""
         unit = self.sample_noise(batch) / float(np.max(self.disturbance.data_noise))  # (B, 1, 1)
-        context, target = super().disturb(batch.replace(values=batch.values / unit), keep, generator, noisy)
+        context, target = super().disturb(batch.replace(values=batch.values / unit), keep, generator)
         return context.replace(values=context.values * unit), target * unit
 
     def sample_noise(self, batch: Batch) -> Tensor:
