@@ -107,23 +107,24 @@ class Fitting:
         if (kept := resumed_report(state)) is not None:  # the trials are done
             self._take(kept.chosen)
             return kept
-        judge = self._validation(0.0, TRIAL_HIDE)
         budget = 0 if model.devices * model.nodes > 1 else int(trials.SHARE * self.run.steps)
         left = model._minutes_left()
 
-        def score(changes: trials.Changes, steps: int, title: str) -> float:
+        def judge(changes: trials.Changes, steps: int, title: str) -> float:
             self._take(changes)
-            cap = trials.minutes(left, steps, budget)
-            short = dataclasses.replace(self.run, steps=steps, max_minutes=cap)
-            if self._train(model.mu_, short, None, title if progress else None).ended == "interrupted":
-                raise KeyboardInterrupt
-            judge.objective = model._objective(0.0, self.run)
-            return judge.score()
+            return self._try(model.mu_, steps, trials.minutes(left, steps, budget), title if progress else None)
 
-        search = trials.Trials(budget, score)
+        search = trials.Trials(budget, judge)
         chosen = search.choose(found)
         self._take(chosen)
         return TrainingReport(trials=search.tried, chosen=chosen)
+
+    def _try(self, mu: float, steps: int, minutes: float | None, progress: str | None = None) -> float:
+        """Train the network as it is for a few steps; returns its loss at held-out real points."""
+        short = dataclasses.replace(self.run, steps=steps, max_minutes=minutes)
+        if self._train(mu, short, None, progress).ended == "interrupted":
+            raise KeyboardInterrupt
+        return self._validation(0.0, TRIAL_HIDE).score()
 
     def _train(
         self,
@@ -198,16 +199,11 @@ class Fitting:
         if run.mu == "auto":
             return MU_SHARE * balance
         cap = None if run.max_minutes is None else run.max_minutes / TRIAL
-        short = dataclasses.replace(run, steps=max(1, run.steps // TRIAL), max_minutes=cap)
-        untrained = {k: v.clone() for k, v in model.network_.state_dict().items()}
-        judge = self._validation(0.0, TRIAL_HIDE)
         scores = {}
         for share in MU_TRIALS:
-            model.network_.load_state_dict(untrained)
-            if self._train(share * balance, short).ended == "interrupted":
-                raise KeyboardInterrupt
-            scores[share * balance] = judge.score()
-        model.network_.load_state_dict(untrained)
+            self._take({})  # the same first weights for each
+            scores[share * balance] = self._try(share * balance, max(1, run.steps // TRIAL), cap)
+        self._take({})
         return min(scores, key=lambda mu: scores[mu])
 
 
