@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cstformer.data.layout import PatchLayout
     from cstformer.data.lazy import LazyFrames
+    from cstformer.data.modes import Modes
     from cstformer.data.movie_files import load_movie
     from cstformer.data.patches import frame_queries, frames_to_samples, samples_to_frames
     from cstformer.data.samples import Samples
@@ -34,6 +35,7 @@ _HOMES = {
     "frame_queries": "data.patches",
     "load_movie": "data.movie_files",
     "LazyFrames": "data.lazy",
+    "Modes": "data.modes",
 }
 __all__ = [
     "CST",
@@ -41,6 +43,7 @@ __all__ = [
     "CSTError",
     "CSTWarning",
     "LazyFrames",
+    "Modes",
     "PatchLayout",
     "Samples",
     "frame_queries",

@@ -70,6 +70,11 @@ class LazyFrames:
         self.units = {k: v for k, v in like.units.items() if k != "t" or self.times is None}
         self.clock = np.arange(shape[0], dtype=np.float64) if self.times is None else self.times
 
+    @property
+    def frames(self) -> Any:
+        """The whole movie (T, H, W[, C]), unread: a Zarr array."""
+        return self._frames
+
     def __len__(self) -> int:
         return len(self.starts)
 

@@ -53,7 +53,7 @@ def frames_to_samples(
     frames = _frames(movie, mask)
     N, T, H, W, channels = frames.shape
     layout = PatchLayout((H, W), patch, channels, periodic)
-    clock = _clock(times, T)
+    clock = frame_clock(times, T)
     tokens = _tokens(frames, layout)  # (N, T, patches, c)
     if window is None:
         if stride is not None:
@@ -116,7 +116,7 @@ def _token_coords(layout: PatchLayout, times: Float[np.ndarray, "N T"]) -> Float
     return coords.reshape(len(times), -1, 3)
 
 
-def _clock(times: ArrayLike | None, T: int) -> Float[np.ndarray, " T"]:
+def frame_clock(times: ArrayLike | None, T: int) -> Float[np.ndarray, " T"]:
     """Check the times of the frames; 0, 1, 2... if there are none."""
     if times is None:
         return np.arange(T, dtype=np.float64)

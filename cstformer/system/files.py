@@ -128,6 +128,15 @@ def npy_header(path: Path, stream: Any, key: str) -> tuple[tuple[int, ...], np.d
     return shape, dtype
 
 
+def read_npy(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> np.ndarray:
+    """The array of an `.npy`, without pickle; its declared size is checked before it is read."""
+    with readable(path, ".npy") as source:
+        with source.open("rb") as stream:
+            shape, dtype = npy_header(source, stream, source.stem)
+        check_bytes(source, math.prod(shape) * dtype.itemsize, max_bytes)
+        return np.load(source, allow_pickle=False)
+
+
 def read_npz(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, np.ndarray]:
     """All arrays of an `.npz`, without pickle; their declared sizes are checked before any is read."""
     with readable(path, ".npz") as source:
