@@ -14,17 +14,21 @@ from cstformer.training.settings import PRESETS, check_settings, preset, setting
 
 if TYPE_CHECKING:
     from cstformer.data.lazy import LazyFrames
+    from cstformer.data.modes import Modes
     from cstformer.data.samples import Samples
+    from cstformer.models.cst import CST
 
 _ABOUT = """\
 Train a model on a file and save it to a directory.
 
 The file holds samples (time series, curves, points in space) or a movie. A
-movie is cut into patches, and each patch is a token. Dates become a time
-axis in hours. The model remembers covariates and calendar, so that
-`cst predict` and `cst explore` read a file in the same way. If training is
-interrupted, run the same command again: it continues from the last saved
-state in MODEL.training."""
+movie is cut into patches, and each patch is a token; or, with --modes, each
+frame is a token: the coefficients of a few spatial modes, which
+`cst predict` turns into frames again. Dates become a time axis in hours. The
+model remembers covariates and calendar, so that `cst predict` and
+`cst explore` read a file in the same way. If training is interrupted, run
+the same command again: it continues from the last saved state in
+MODEL.training."""
 _EXAMPLES = """\
 examples:
   curves of a table, for at most five minutes
@@ -35,6 +39,8 @@ examples:
     cst fit patients.csv --out model --covariates age,site --calendar hour
   a movie, in windows of 10 frames
     cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5
+  a movie as a series of spatial modes, in windows of 32 frames
+    cst fit cortex.zarr --out model --modes auto
   settings from a file, one of them changed
     cst fit curves.csv --out model --config settings.yaml --layers 2"""
 
@@ -53,11 +59,17 @@ def add(commands: Any) -> None:
     add_columns(parser, known=True)
     parser.add_argument("--patch", metavar="H,W", help="read TRAIN as a movie; rows, columns of a patch (default 8,8)")
     parser.add_argument(
+        "--modes",
+        metavar="K",
+        help="read TRAIN as a movie and train on the coefficients of its first K spatial modes; auto: as many as "
+        "predict held-out pixels best",
+    )
+    parser.add_argument(
         "--window",
         type=float,
         metavar="LENGTH",
         help="cut a long recording into windows of this length, in coordinate units; for a movie, in frames "
-        "(default 10)",
+        "(default 10, with --modes 32)",
     )
     parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no summary")
@@ -85,15 +97,17 @@ def run(args: argparse.Namespace) -> int:
     state = Path(f"{Path(args.out).absolute()}.training")
     model = CST(**settings)
     if not is_first():  # torchrun or SLURM started several processes: the first one prints and saves
-        model.fit(_training_samples(args), state=state)
+        model.fit(_training_samples(args)[0], state=state)
         return 0
     out = check_target(args.out)
-    samples = _training_samples(args)
+    samples, modes = _training_samples(args)
     out.parent.mkdir(parents=True, exist_ok=True)
     if not args.quiet:
+        if modes is not None:
+            print(f"{modes.rank_} spatial modes explain {modes.explained_.sum():.0%} of the variance")
         print(f"fitting {samples}")
     model.fit(samples, state=state, progress=not args.quiet)
-    model.save(out)
+    _save(model, modes, out)
     if model.report_.ended not in ("interrupted", "cap"):
         state.unlink(missing_ok=True)
     if not args.quiet:
@@ -111,38 +125,82 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _training_samples(args: argparse.Namespace) -> Samples | LazyFrames:
+def _save(model: CST, modes: Modes | None, out: Path) -> None:
+    """Write the model, and the modes inside its folder, both or none."""
+    from cstformer.models.model_files import MODES
+    from cstformer.system.atomic import atomic_path
+
+    if modes is None:
+        model.save(out)
+        return
+    with atomic_path(out) as folder:
+        model.save(folder)
+        modes.save(folder / MODES)
+
+
+def _training_samples(args: argparse.Namespace) -> tuple[Samples | LazyFrames, Modes | None]:
+    """What the model trains on, and with --modes the modes of the movie."""
     from cstformer.data.movie_files import is_movie
     from cstformer.data.samples import Samples
 
+    if args.modes is not None:
+        return _movie_modes(args)
     if args.patch is not None or is_movie(args.train):
-        return _movie_samples(args)
+        return _movie_samples(args), None
     samples = Samples.load(args.train, **columns(args))
     if args.window is not None:
-        return samples.windows(args.window, args.window / 2 if args.stride is None else args.stride)
+        return samples.windows(args.window, args.window / 2 if args.stride is None else args.stride), None
     if args.stride is not None:
         raise CSTError("--stride needs --window, the length of a window")
-    return samples
+    return samples, None
 
 
 def _movie_samples(args: argparse.Namespace) -> Samples | LazyFrames:
-    from cstformer.data.lazy import lazy_movie
-    from cstformer.data.movie_files import load_movie
+    """Windows of patch tokens."""
+    from cstformer.data.lazy import LazyFrames
     from cstformer.data.patches import frames_to_samples
 
-    if args.covariates or args.calendar:
-        raise CSTError("--covariates and --calendar are for samples in tables and grids; TRAIN is a movie")
     height, width = whole_numbers(args.patch or "8,8", "--patch", 2, "rows and columns of a patch")
+    window, stride = _movie_window(args, 10)
+    movie, times = _movie(args, (height, width), window, stride)
+    if isinstance(movie, LazyFrames):
+        return movie
+    return frames_to_samples(movie, (height, width), min(window, len(movie)), stride, times=times)
+
+
+def _movie_modes(args: argparse.Namespace) -> tuple[Samples, Modes]:
+    """Windows of coefficients of spatial modes, and the modes."""
+    from cstformer.data.modes import Modes
+
+    if args.patch is not None:
+        raise CSTError("--patch and --modes are two ways to read a movie; give one of them")
+    if args.modes != "auto" and not args.modes.isdigit():
+        raise CSTError(f"--modes {args.modes}: give a number of modes, or auto")
+    window, stride = _movie_window(args, 32)
+    movie, times = _movie(args, (8, 8), 1, 1)
+    modes = Modes("auto" if args.modes == "auto" else int(args.modes)).fit(movie)
+    window = min(window, modes.SVT_.shape[1])
+    return modes.coefficients(movie, times, window, stride), modes
+
+
+def _movie_window(args: argparse.Namespace, default: int) -> tuple[int, int]:
+    """Length of a window of a movie, and the step between windows, in frames."""
     for option, number in (("--window", args.window), ("--stride", args.stride)):
         if number is not None and not (number >= 1 and number.is_integer()):
             raise CSTError(f"{option} {number:g}: give a whole number of frames, at least 1")
-    window = 10 if args.window is None else int(args.window)
-    stride = max(1, window // 2) if args.stride is None else int(args.stride)
-    lazy = lazy_movie(args.train, (height, width), window, stride)
-    if lazy is not None:  # the file can be read piece by piece
-        return lazy
-    movie, times = load_movie(args.train)
-    return frames_to_samples(movie, (height, width), min(window, len(movie)), stride, times=times)
+    window = default if args.window is None else int(args.window)
+    return window, max(1, window // 2) if args.stride is None else int(args.stride)
+
+
+def _movie(args: argparse.Namespace, patch: tuple[int, int], window: int, stride: int) -> tuple[Any, Any]:
+    """The frames and their times; of a large file that is read piece by piece, `LazyFrames` and None."""
+    from cstformer.data.lazy import lazy_movie
+    from cstformer.data.movie_files import load_movie
+
+    if args.covariates or args.calendar:
+        raise CSTError("--covariates and --calendar are for samples in tables and grids; TRAIN is a movie")
+    lazy = lazy_movie(args.train, patch, window, stride)
+    return load_movie(args.train) if lazy is None else (lazy, None)
 
 
 def read_settings(args: argparse.Namespace) -> dict[str, Any]:

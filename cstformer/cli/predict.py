@@ -20,7 +20,8 @@ Predict values or derivatives at any coordinates.
 The model reads the observed points of CONTEXT, which may be samples that it
 has never seen, and predicts at the coordinates of QUERY. CONTEXT is read as
 the training file was, with the same covariates; where its times are dates,
-QUERY may give dates, and the answers have them too."""
+QUERY may give dates, and the answers have them too. A model that was fitted
+with --modes reads a movie and answers with frames."""
 _EXAMPLES = """\
 examples:
   at three times, for every sample of the file
@@ -32,7 +33,9 @@ examples:
   the first derivative
     cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz
   frames of a movie, also between the recorded ones
-    cst predict model movie.tif --at 0,0.5,1 --out frames.npz"""
+    cst predict model movie.tif --at 0,0.5,1 --out frames.npz
+  how fast they change, by a model that was fitted with --modes
+    cst predict model movie.tif --at 0,0.5,1 --derivative 1 --out slopes.npz"""
 
 
 def add(commands: Any) -> None:
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Predict, and write the answers to a file."""
     from cstformer.data.movie_files import is_movie
     from cstformer.models.cst import CST
+    from cstformer.models.model_files import MODES
     from cstformer.taylor.derivatives import check_multi_index
 
     model = CST.load(args.model)
@@ -67,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if args.derivative:
         index = check_multi_index(whole_numbers(args.derivative, "--derivative"), d)
     # A model of frames takes any grid file as a movie; other models read it as samples.
-    movie = model.layout_ is not None and (is_movie(args.context) or args.context.endswith((".nc", ".zarr")))
+    frames = model.layout_ is not None or (Path(args.model) / MODES).is_dir()
+    movie = frames and (is_movie(args.context) or args.context.endswith((".nc", ".zarr")))
     shape = _predict_movie(model, args, index) if movie else _predict_samples(model, args, index)
     if not args.quiet:
         print(f"wrote {args.out}: {' × '.join(map(str, shape))} values")
@@ -75,20 +80,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
-    """Write frames (m, H, W[, C]) and their times; return the shape (m, H, W, C)."""
+    """Write frames (m, H, W[, C]) and their times; return their shape."""
     import numpy as np
 
+    from cstformer.data.modes import Modes
     from cstformer.data.movie_files import load_movie
-    from cstformer.models.answers import predict_movie
+    from cstformer.models.answers import predict_modes, predict_movie
+    from cstformer.models.model_files import MODES
     from cstformer.system.atomic import atomic_path
 
     if not args.out.endswith(".npz"):
         raise CSTError(f"--out {args.out}: frames are written as .npz (values, times)")
     movie, times = load_movie(args.context)
     at = read_times(args.at)
-    frames = predict_movie(model, movie, times, at, index)
+    if model.layout_ is None:
+        frames = predict_modes(model, Modes.load(Path(args.model) / MODES), movie, times, at, index[0])
+    else:
+        frames = predict_movie(model, movie, times, at, index)
+        frames = frames if movie.ndim == 4 else frames[..., 0]
     with atomic_path(args.out) as temporary:
-        np.savez(temporary, values=frames if movie.ndim == 4 else frames[..., 0], times=at)
+        np.savez(temporary, values=frames, times=at)
     return frames.shape
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from cstformer.data.arrays import as_floats
 from cstformer.data.dates import date_unit
 from cstformer.data.layout import PatchLayout
+from cstformer.data.modes import Modes
 from cstformer.data.patches import frame_queries, frames_to_samples, stitch
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
@@ -67,18 +68,51 @@ def predict_movie(
             f"the movie has shape {movie.shape}; the model was fitted on frames of {layout.frame} pixels "
             f"with {layout.channels} channel(s)"
         )
-    first, span = float(model.scaling_.low[0]), float(model.scaling_.span[0])
-    at = as_floats("at", at)
-    if at.ndim != 1 or not np.isfinite(at).all() or len(at) == 0:
-        raise CSTError(f"a movie is asked at times (m,), got shape {at.shape}")
-    wanted = np.clip(at - span / 2, clock[0], max(clock[0], clock[-1] - span))
-    starts = np.searchsorted((clock[1:] + clock[:-1]) / 2, wanted)  # the frame nearest to the wanted start
+    at = _checked_times(at)
+    begin, end, shift = _windows_around(model, clock, at)
     out = np.empty((len(at), *movie.shape[1:]))
-    for start in np.unique(starts):
-        inside = (clock >= clock[start]) & (clock <= clock[start] + span * (1 + 1e-9))
-        context = frames_to_samples(movie[inside], layout.patch, times=clock[inside] - clock[start] + first)
-        mine = np.flatnonzero(starts == start)
-        queries = frame_queries(layout, at[mine] - clock[start] + first)
+    for start in np.unique(begin):
+        mine = np.flatnonzero(begin == start)
+        inside, moved = slice(start, end[mine[0]]), shift[mine[0]]
+        context = frames_to_samples(movie[inside], layout.patch, times=clock[inside] - moved)
+        queries = frame_queries(layout, at[mine] - moved)
         values = model.derivative(context, queries, index) if any(index) else model.predict(context, queries)
         out[mine] = stitch(values, layout)[0]
     return out
+
+
+def predict_modes(
+    model: CST, modes: Modes, movie: Any, times: np.ndarray | None, at: np.ndarray, order: int = 0
+) -> np.ndarray:
+    """Whole frames (len(at), H, W[, C]) at any times, or a derivative in time, by a model of coefficients of modes.
+
+    Each time is answered from the window of frames around it, as `predict_movie` does.
+    """
+    series, at = modes.coefficients(movie, times), _checked_times(at)
+    clock = series.coords[0, :, 0]
+    begin, end, shift = _windows_around(model, clock, at)
+    values = np.where(series.observed[0], series.values[0], np.nan)
+    pairs = [(clock[b:e] - moved, values[b:e]) for b, e, moved in zip(begin, end, shift, strict=True)]
+    context = Samples.from_list(pairs, coord_names=series.coord_names, value_names=series.value_names)
+    answers = model.derivative(context, (at - shift)[:, None, None], (order,))[:, 0]
+    return modes.frames(answers, derivative=order > 0)
+
+
+def _checked_times(at: Any) -> np.ndarray:
+    at = as_floats("at", at)
+    if at.ndim != 1 or not np.isfinite(at).all() or len(at) == 0:
+        raise CSTError(f"a movie is asked at times (m,), got shape {at.shape}")
+    return at
+
+
+def _windows_around(model: Any, clock: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The frames [begin, end) from which each time is answered, and what to subtract from times: each (len(at),).
+
+    A window is as long as those of the training, whose times begin at the same number; the time lies in its middle,
+    except near the ends of the recording.
+    """
+    first, span = float(model.scaling_.low[0]), float(model.scaling_.span[0])
+    wanted = np.clip(at - span / 2, clock[0], max(clock[0], clock[-1] - span))
+    begin = np.searchsorted((clock[1:] + clock[:-1]) / 2, wanted)  # the frame nearest to the wanted start
+    end = np.searchsorted(clock, clock[begin] + span * (1 + 1e-9), side="right")
+    return begin, end, clock[begin] - first

@@ -18,6 +18,8 @@ FORMAT = 2
 """Version of the model directory; raised when an older reader could not understand a newer directory."""
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+MODES = "modes"
+"""Folder with the spatial modes (`Modes.save`) whose coefficients a model was trained on, where it was."""
 
 
 # Format 1, of version 0.1.0: parts of the transformer had other names, and the Transformers of the paper had settings
@@ -59,7 +61,7 @@ def check_target(folder: str | os.PathLike[str]) -> Path:
     """Say where a model may be written: where nothing is, or an older model and nothing else."""
     target = Path(os.path.abspath(folder))
     if target.is_dir():
-        strange = sorted({f.name for f in target.iterdir()} - {WEIGHTS, DESCRIPTION})
+        strange = sorted({f.name for f in target.iterdir()} - {WEIGHTS, DESCRIPTION, MODES})
         if strange or (target / WEIGHTS).exists() != (target / DESCRIPTION).exists():
             what = f"is a directory with other files ({strange[0]})" if strange else "is not a cstformer model"
             raise CSTError(f"{folder} {what}; choose another place for the model, it is left as it is")
