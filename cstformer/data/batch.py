@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
+POOL = 8  # batches whose samples are sorted by length
+UNEVEN = 1.25  # longest sample over the mean: below, sorting would save little
 PER_SAMPLE = ("covariates", "phases")  # what has no axis of points
 
 
@@ -76,8 +78,32 @@ class Batch:
         """Append ``count`` points that do not exist."""
         return self._map(lambda x: torch.cat([x, x.new_zeros((len(x), count, *x.shape[2:]))], 1), keep=PER_SAMPLE)
 
-    def shuffle(self, samples: Tensor) -> None:
-        """Data in memory have no order of their own: any shuffle of an epoch will do."""
+    @property
+    def lengths(self) -> Int[Tensor, " B"]:
+        """Number of points of each sample, up to the last that exists."""
+        number = torch.arange(1, self.coords.shape[1] + 1, device=self.coords.device)
+        return (self.exists * number).amax(1)
+
+    def cut(self, n: int) -> Batch:
+        """The first ``n`` points of each sample."""
+        return self._map(lambda x: x[:, :n], keep=PER_SAMPLE)
+
+    def shuffle(self, samples: Tensor, size: int) -> Callable[[Generator], Tensor] | None:
+        """Make the function that orders these samples anew in every epoch; None where any order will do.
+
+        A batch of ``size`` samples is as long as the longest of them. Where lengths differ, samples of similar length
+        come together: of every `POOL` batches of a random order, the samples are sorted by length, up and down in turn.
+        """
+        lengths = self.lengths.cpu()[samples]
+        if self.frame is not None or int(lengths.max()) <= UNEVEN * float(lengths.double().mean()):
+            return None
+
+        def order(generator: Generator) -> Tensor:
+            pools = torch.randperm(len(lengths), generator=generator).split(POOL * size)
+            up_and_down = [p[lengths[p].argsort(stable=True, descending=bool(i % 2))] for i, p in enumerate(pools)]
+            return torch.cat(up_and_down)
+
+        return order
 
     def fingerprint(self, seed: int) -> str:
         """Hash all numbers: a resumed training must meet the same ones."""

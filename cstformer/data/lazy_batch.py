@@ -37,7 +37,7 @@ class LazyBatch:
         missing = self.frames.n - batch.coords.shape[1]
         return batch.padded(missing) if missing else batch
 
-    def shuffle(self, samples: Tensor) -> Callable[[torch.Generator], Tensor]:
+    def shuffle(self, samples: Tensor, size: int) -> Callable[[torch.Generator], Tensor]:
         """Make the function that orders these windows anew in every epoch; it remembers its last answers."""
         orders: OrderedDict[int, Tensor] = OrderedDict()
 

@@ -41,6 +41,7 @@ MU_SHARE = 0.05
 ROUGHNESS_SAMPLES = 64  # samples from which the roughness for auto μ is estimated
 ROUGHNESS_POINTS = 64  # places of each sample at which it is measured
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
+LONGEST = 4  # a batch of the longest samples may have this many times the tokens of a usual one
 TRIAL = 20  # a trial takes this part of the steps and of the minutes
 TRIAL_HIDE = 0.2  # largest share of points hidden when trials are judged
 
@@ -70,7 +71,9 @@ class Fitting:
         processes = model.devices * model.nodes
         # What one step can hold bounds the batch; where it is automatic, every process gets a sample.
         batch = max(model.run_.batch, processes) if model.batch == "auto" else model.run_.batch
-        batch = min(batch, max(processes, TOKENS_PER_STEP // samples.n))
+        mean = float(some.exists.sum(1).double().mean())
+        most = min(int(TOKENS_PER_STEP / mean), LONGEST * TOKENS_PER_STEP // samples.n)
+        batch = min(batch, max(processes, most))
         self.proposal = dataclasses.replace(model.run_, batch=batch, optimiser=_optimiser(model))
         self._take({})
 
@@ -155,7 +158,7 @@ class Fitting:
                 state=state,
                 progress=progress,
                 fingerprint="" if state is None else data.fingerprint(run.seed),
-                shuffle=data.shuffle(training),
+                shuffle=data.shuffle(training, run.batch),
                 labels=training.tolist(),
                 report=report,
             )

@@ -13,7 +13,7 @@ from cstformer.starts.curves import Start
 from cstformer.starts.kind import Corruption, DataKind
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
-from cstformer.training import losses, sampling
+from cstformer.training import losses, sampling, sharing
 from cstformer.training.disturbance import Disturbance, hide_for_validation
 from cstformer.training.settings import Settings
 from cstformer.training.sharing import draw
@@ -66,7 +66,7 @@ class SobolevObjective:
 
     def loss(self, batch: Batch, generator: Generator) -> Tensor:
         """Loss of a training step; everything random comes from ``generator``."""
-        s = self.settings
+        s, batch = self.settings, trimmed(batch)
         keep = self.disturbance.keep(batch.observed, batch.exists, generator, batch.frame)
         context, target = self.disturb(batch, keep, generator)
         if self.cleans:
@@ -146,6 +146,13 @@ class SobolevObjective:
         return at_real, at_queries.map(lambda c: c[:, :, n:]) if order else None
 
 
+def trimmed(batch: Batch) -> Batch:
+    """Cut off points that are padding in every sample of the batch; in the whole batch, if processes share it."""
+    if batch.frame is not None:
+        return batch
+    return batch.cut(int(sharing.maximum(batch.lengths.to(torch.float32))))
+
+
 class Validation:
     """A fixed validation set: which points are hidden and where the dummy points fall never changes.
 
@@ -156,7 +163,10 @@ class Validation:
     def __init__(self, objective: SobolevObjective, batch: Batch, seed: int, patterns: int = 1, hide: float = 0.5):
         self.objective = objective
         generator = torch.Generator().manual_seed(seed)
-        self.batch = batch = batch[torch.arange(len(batch)).repeat(patterns)]
+        index = torch.arange(len(batch)).repeat(patterns)
+        if batch.frame is None:  # samples of similar length are scored together
+            index = index[batch.lengths.cpu()[index].argsort(stable=True)]
+        self.batch = batch = batch[index]
         cells = objective.disturbance.cells
         self.keep = hide_for_validation(batch.observed, batch.exists, hide, cells, generator, batch.frame)
         low, high = sampling.box(batch.coords, batch.exists)
@@ -171,8 +181,10 @@ class Validation:
         o, total = self.objective, 0.0
         for index in torch.arange(len(self.batch)).split(max(1, 4 * o.settings.batch)):
             place = index.to(self.keep.device)
-            points, keep = self.batch[index], self.keep[place]
-            context = points.replace(values=self.given[place], observed=points.observed & keep)
+            points = trimmed(self.batch[index])
+            n = points.coords.shape[1]
+            keep, given = self.keep[place, :n], self.given[place, :n]
+            context = points.replace(values=given, observed=points.observed & keep)
             at_real, at_dummies = o.answers(context, points, self.dummies[place], o.plan.order)
             hidden = points.observed & ~keep
             if not bool(hidden.any()):

@@ -98,3 +98,17 @@ def test_what_is_known_of_a_sample_has_no_points():
     assert picked.coords.shape == (3, 5, 1) and torch.equal(picked.covariates, batch.covariates)
     other = batch.replace(covariates=batch.covariates + 1)
     assert other.fingerprint(0) != batch.fingerprint(0)
+
+
+def test_batches_have_samples_of_similar_length():
+    lengths = torch.tensor([2, 3, 4, 30] * 40)
+    observed = (torch.arange(30) < lengths[:, None])[..., None]
+    batch = Batch(torch.zeros(160, 30, 1), torch.zeros(160, 30, 1), observed)
+    assert torch.equal(batch.lengths, lengths)
+    some = torch.arange(0, 160, 1)[lengths != 3]
+    order = batch.shuffle(some, 10)
+    first, second = (order(torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert sorted(first.tolist()) == list(range(120)) and not torch.equal(first, second)
+    padded = sum(int(lengths[some][part].max()) * len(part) for part in first.split(10))
+    assert padded < 1.4 * int(lengths[some].sum())  # by chance it would be 2.5 times as much
+    assert batch.shuffle(torch.arange(0, 160, 4), 10) is None  # all have two points

@@ -59,7 +59,7 @@ def test_an_epoch_has_one_order_until_others_replace_it(lazily, monkeypatch):
     """A step asks for the order of its epoch, and the next epoch begins before the last step of this one is over."""
     asked, epoch = [], LazyFrames.epoch
     monkeypatch.setattr(LazyFrames, "epoch", lambda self, *a: asked.append(1) or epoch(self, *a))
-    order = open_data(lazily, to_batch).shuffle(torch.arange(3, 11))
+    order = open_data(lazily, to_batch).shuffle(torch.arange(3, 11), 2)
 
     def of(seed):
         return order(torch.Generator().manual_seed(seed)).tolist()
@@ -70,7 +70,7 @@ def test_an_epoch_has_one_order_until_others_replace_it(lazily, monkeypatch):
     of(2)
     assert of(1) == second and len(asked) == 3
     assert of(0) == first and len(asked) == 4  # forgotten, and the same again
-    assert open_data(eagerly(), to_batch).shuffle(torch.arange(11)) is None
+    assert open_data(eagerly(), to_batch).shuffle(torch.arange(11), 2) is None
 
 
 def test_the_fingerprint_notices_other_values_and_times(lazily, tmp_path):

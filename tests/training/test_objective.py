@@ -245,3 +245,22 @@ def test_a_root_or_a_maximum_needs_the_sobolev_term_in_every_step(changes):
     o = objective(mu=0.1, sobolev_every=5, hide=0.0, dummy_law="regular", **changes)
     with torch.no_grad():
         assert len({float(o.loss(batch(), generator(seed))) for seed in range(12)}) == 1
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_padding_changes_no_loss(pattern):
+    o, points = objective(pattern, noise=0.1, data_noise=0.1), batch()
+    loss = o.loss(points, generator(3))
+    assert torch.equal(o.loss(points.padded(5), generator(3)), loss)
+    plain, padded = (Validation(o, x, seed=0, hide=0.0).score() for x in (points, points.padded(5)))
+    assert padded == plain
+
+
+def test_validation_scores_samples_of_similar_length_together(monkeypatch):
+    o, points = objective(batch=1), batch(size=8)  # four samples a pass
+    observed = points.observed.clone()
+    observed[::2, 3:] = False
+    lengths = []
+    monkeypatch.setattr(o, "answers", lambda c, p, *a: lengths.append(p.coords.shape[1]) or (p.values, None))
+    Validation(o, points.replace(observed=observed), seed=0).score()
+    assert lengths == [3, 6]
