@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cstformer.cli.common import Parser, add_columns, add_command, columns, whole_numbers
+from cstformer.cli.movies import FORMATS, add_movie, movie_options, refuse_two_colours
 from cstformer.errors import CSTError
 from cstformer.training.settings import PRESETS, check_settings, preset, setting_fields
 
@@ -41,6 +42,10 @@ examples:
     cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5
   a movie as a series of spatial modes, in windows of 32 frames
     cst fit cortex.zarr --out model --modes auto
+  a widefield recording of wfield: U.npy and SVTcorr.npy in a folder
+    cst fit results/ --out model --patch 16,16
+  frames with gaps and jitter, at the times of the camera's pulses
+    cst fit movie.tif --times pulses.csv --out model
   settings from a file, one of them changed
     cst fit curves.csv --out model --config settings.yaml --layers 2"""
 
@@ -51,7 +56,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "train",
         metavar="TRAIN",
-        help="samples (npz, csv, tsv, parquet, nc, zarr) or a movie (tif, npz, npy, nc, zarr)",
+        help=f"samples (npz, csv, tsv, parquet, nc, zarr) or a movie ({FORMATS}, nc)",
     )
     parser.add_argument("--out", required=True, metavar="MODEL", help="directory to save the model to")
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings; options given here override it")
@@ -73,6 +78,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no summary")
+    add_movie(parser)
     _add_settings(parser)
 
 
@@ -199,8 +205,12 @@ def _movie(args: argparse.Namespace, patch: tuple[int, int], window: int, stride
 
     if args.covariates or args.calendar:
         raise CSTError("--covariates and --calendar are for samples in tables and grids; TRAIN is a movie")
-    lazy = lazy_movie(args.train, patch, window, stride)
-    return load_movie(args.train) if lazy is None else (lazy, None)
+    options = movie_options(args)
+    lazy = lazy_movie(args.train, patch, window, stride, **options)
+    movie, times = load_movie(args.train, **options) if lazy is None else (lazy, None)
+    channels = movie.shape[3:] if lazy is None else (lazy.layout.channels,)
+    refuse_two_colours(args.train, channels[0] if channels else 1, args)
+    return movie, times
 
 
 def read_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cstformer.cli.common import add_columns, add_command, columns, whole_numbers
+from cstformer.cli.movies import add_movie, movie_options
 from cstformer.errors import CSTError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
     add_columns(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_movie(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +93,7 @@ def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...])
 
     if not args.out.endswith(".npz"):
         raise CSTError(f"--out {args.out}: frames are written as .npz (values, times)")
-    movie, times = load_movie(args.context)
+    movie, times = load_movie(args.context, **movie_options(args))
     at = read_times(args.at)
     if model.layout_ is None:
         frames = predict_modes(model, Modes.load(Path(args.model) / MODES), movie, times, at, index[0])

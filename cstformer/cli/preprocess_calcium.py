@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cstformer.cli.common import add_command, whole_numbers
 from cstformer.cli.make_data import add_cluster
+from cstformer.cli.movies import FORMATS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ def add(commands: Any) -> None:
     """Declare the options of ``cst data preprocess-calcium``."""
     summary = "preprocess a widefield calcium recording"
     parser = add_command(commands, "preprocess-calcium", summary, run, _ABOUT, _EXAMPLES)
-    parser.add_argument("raw", metavar="RAW", help="nwb, tif, folder of tif, h5, mat (v7.3), zarr, npz or npy")
+    parser.add_argument("raw", metavar="RAW", help=f"{FORMATS}, mat (v7.3)")
     parser.add_argument("--out", required=True, metavar="FILE", help="Zarr directory to write")
     reading = parser.add_argument_group("reading RAW (only what the file does not say itself)")
     reading.add_argument("--key", help="name of the array or NWB series that holds the frames")

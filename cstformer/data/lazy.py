@@ -1,4 +1,4 @@
-"""Movies larger than memory: windows of frames that are read from Zarr when a training step asks for them.
+"""Movies larger than memory: windows of frames that are read from disk when a training step asks for them.
 
 Frames are read in blocks of neighbouring windows, and a few blocks stay in memory. An epoch takes a few random blocks
 at a time and shuffles their windows: every window comes once, and a block is read about once.
@@ -15,29 +15,34 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cstformer.data.grids import axis_numbers
 from cstformer.data.layout import PatchLayout
+from cstformer.data.movie_files import one_colour, open_movie
+from cstformer.data.movie_formats import file_kind
 from cstformer.data.patches import frame_queries, frames_to_samples, window_starts
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.system.files import readable
 from cstformer.system.zarr_files import open_zarr, open_zarr_dataset
 
-LAZY_FROM = 2**28  # bytes; `cst fit` reads larger Zarr movies lazily
+LAZY_FROM = 2**28  # bytes; `cst fit` reads larger movies lazily
+IN_MEMORY = (".npz", ".nc")  # formats that are read whole
 BLOCK_BYTES = 2**25  # size of a block of frames, unless one chunk of the file is larger
 POOL = 4  # blocks whose windows are shuffled together
 SUBSET_VALUES = 2**23  # values in the random windows that scaling, noise and prior are estimated from
 
 
 class LazyFrames:
-    """Windows of a movie in a Zarr file, as `frames_to_samples` would make them, read when they are indexed.
+    """Windows of a movie in a file, as `frames_to_samples` would make them, read when they are indexed.
 
     Parameters
     ----------
-    path : Zarr array (T, H, W[, C]), or group with one such array and perhaps its times, as in `load_movie`
+    path : any file that `load_movie` reads, except `.npz` and NetCDF
     patch, window, stride : as in `frames_to_samples`
+    key, channel, times, rate : as in `load_movie`
 
     Examples
     --------
@@ -50,17 +55,26 @@ class LazyFrames:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], patch: tuple[int, int] = (8, 8), window: int = 10, stride: int = 5
+        self,
+        path: str | os.PathLike[str],
+        patch: tuple[int, int] = (8, 8),
+        window: int = 10,
+        stride: int = 5,
+        key: str | None = None,
+        channel: int | None = None,
+        times: ArrayLike | None = None,
+        rate: float | None = None,
     ):
         self.path, self.window, self.stride = Path(path).absolute(), window, stride
-        with readable(path, "a .zarr movie"):
-            self._frames, self.times = _open(self.path)
+        self.key, self.channel = key, channel
+        with readable(path, "a movie"):
+            self._frames, self.times = _open(self.path, key, channel, times, rate)
         shape = self._frames.shape
         channels = shape[3] if len(shape) == 4 else 1
         self.layout = PatchLayout((shape[1], shape[2]), patch, channels)
         self.starts = window_starts(shape[0], window, stride)
         # A block is made of the windows that start in a run of whole chunks of the file.
-        most, chunk = max(window, BLOCK_BYTES // (4 * shape[1] * shape[2] * channels)), self._frames.chunks[0]
+        most, chunk = max(window, BLOCK_BYTES // (4 * shape[1] * shape[2] * channels)), _chunk(self._frames)
         length = max(1, most // chunk) * chunk if chunk <= 4 * most else most
         self.block = self.starts // length
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
@@ -127,6 +141,9 @@ class LazyFrames:
             "patch": list(self.layout.patch),
             "window": self.window,
             "stride": self.stride,
+            "key": self.key,
+            "channel": self.channel,
+            "times": None if self.times is None else self.times.tolist(),
         }
 
     def fingerprint(self, seed: int) -> str:
@@ -151,7 +168,7 @@ class LazyFrames:
     def _read(self, i: int, count: int) -> np.ndarray:
         """Frames of ``count`` windows, starting with window i, from disk."""
         first, last = int(self.starts[i]), int(self.starts[i + count - 1]) + self.window
-        with readable(self.path, "a .zarr movie"):
+        with readable(self.path, "a movie"):
             frames = np.asarray(self._frames[first:last])
         # Integers of up to 16 bits fit into float32 exactly; other numbers keep their digits.
         small = frames.dtype.kind != "f" and frames.dtype.itemsize <= 2
@@ -159,37 +176,60 @@ class LazyFrames:
         return frames if frames.ndim == 4 else frames[..., None]
 
 
-def lazy_movie(path: str | os.PathLike[str], patch: tuple[int, int], window: int, stride: int) -> LazyFrames | None:
-    """The movie as `LazyFrames`, if it is a Zarr file of at least `LAZY_FROM` bytes; else None."""
-    if Path(path).suffix != ".zarr":
+def lazy_movie(
+    path: str | os.PathLike[str], patch: tuple[int, int], window: int, stride: int, **options: Any
+) -> LazyFrames | None:
+    """The movie as `LazyFrames` if it has at least `LAZY_FROM` bytes and its format can be read in pieces; else None.
+
+    ``options`` are ``key``, ``channel``, ``times`` and ``rate`` of `LazyFrames`.
+    """
+    if file_kind(path) in IN_MEMORY:
         return None
-    with readable(path, "a .zarr movie"):
-        frames, _ = _open(Path(path))
-    return None if frames.nbytes < LAZY_FROM else LazyFrames(path, patch, min(window, frames.shape[0]), stride)
+    with readable(path, "a movie"):
+        frames, _ = _open(Path(path), **options)
+    if frames.nbytes < LAZY_FROM:
+        return None
+    return LazyFrames(path, patch, min(window, frames.shape[0]), stride, **options)
 
 
-def _open(path: Path) -> tuple[Any, np.ndarray | None]:
+def _open(
+    path: Path,
+    key: str | None = None,
+    channel: int | None = None,
+    times: ArrayLike | None = None,
+    rate: float | None = None,
+) -> tuple[Any, np.ndarray | None]:
     """The array of frames, unread, and the times."""
-    import zarr
-
-    if path.suffix != ".zarr":
-        raise CSTError("only .zarr is read lazily; convert the movie, or load it by load_movie")
-    node = open_zarr(path)
-    if isinstance(node, zarr.Array):
-        movie, times = node, None
-    else:
-        arrays = dict(node.arrays())
-        movies = [name for name, a in arrays.items() if a.ndim in (3, 4) and a.dtype.kind in "fiub"]
-        if len(movies) != 1:
-            raise CSTError(f"must have one array of shape (T, H, W[, C]), found {movies}")
-        movie, times = arrays[movies[0]], _times(path, arrays, movies[0])
-        if {"scale_factor", "add_offset"} & set(movie.attrs):
-            raise CSTError(f"{movies[0]!r} is stored scaled (scale_factor, add_offset); store plain numbers")
+    if file_kind(path) in IN_MEMORY:
+        raise CSTError(f"a {path.suffix} file cannot be read in pieces; convert it to .zarr, or use load_movie")
+    movie, clock = _open_zarr(path, key) if path.suffix == ".zarr" else open_movie(path, key)
     if movie.ndim not in (3, 4) or 0 in movie.shape:
         raise CSTError(f"has shape {movie.shape}; a movie is (T, H, W[, C])")
-    if times is not None and (not np.isfinite(times).all() or (np.diff(times) <= 0).any()):
+    movie, clock = one_colour(movie, clock, channel, times, rate)
+    if clock is not None and (not np.isfinite(clock).all() or (np.diff(clock) <= 0).any()):
         raise CSTError("its times must be finite and increasing")
-    return movie, times
+    return movie, clock
+
+
+def _chunk(frames: Any) -> int:
+    """Frames in a stored piece of the file."""
+    return int((getattr(frames, "chunks", None) or (1,))[0])
+
+
+def _open_zarr(path: Path, key: str | None) -> tuple[Any, np.ndarray | None]:
+    import zarr
+
+    node = open_zarr(path)
+    if isinstance(node, zarr.Array):
+        return node, None
+    arrays = dict(node.arrays())
+    movies = [name for name, a in arrays.items() if a.ndim in (3, 4) and a.dtype.kind in "fiub" and key in (None, name)]
+    if len(movies) != 1:
+        raise CSTError(f"must have one array of shape (T, H, W[, C]), found {movies}; choose one by key=")
+    movie = arrays[movies[0]]
+    if {"scale_factor", "add_offset"} & set(movie.attrs):
+        raise CSTError(f"{movies[0]!r} is stored scaled (scale_factor, add_offset); store plain numbers")
+    return movie, _times(path, arrays, movies[0])
 
 
 def _times(path: Path, arrays: dict[str, Any], movie: str) -> np.ndarray | None:

@@ -1,143 +1,200 @@
-"""Movies in files: TIFF stacks, npy, npz, Zarr and NetCDF."""
+"""Movies in files: which array of a file is the movie, the times of its frames, and its colours."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from cstformer.data.arrays import as_floats
 from cstformer.data.grids import axis_numbers, open_xarray
+from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times
+from cstformer.data.unread import Unread
 from cstformer.errors import CSTError, unknown
-from cstformer.system.files import MAX_BYTES, check_bytes, check_tiff, npy_header, npz_headers, read_npz, readable
+from cstformer.system.files import MAX_BYTES, check_bytes, npy_header, npz_headers, read_npz, readable
 from cstformer.system.zarr_files import open_zarr
+
+CAMERA_KINDS = ("svd", ".dat", ".nwb", ".tif", ".tiff")
+"""Files of recordings, in which two colours are two lamps that took turns."""
 
 
 def load_movie(
-    path: str | os.PathLike[str], key: str | None = None, max_bytes: int = MAX_BYTES
+    path: str | os.PathLike[str],
+    key: str | None = None,
+    max_bytes: int = MAX_BYTES,
+    channel: int | None = None,
+    times: ArrayLike | None = None,
+    rate: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Read a movie (T, H, W) or (T, H, W, C), and the times of its frames if the file has them.
 
     Parameters
     ----------
-    path : TIFF stack or `.npy`; or `.npz`, Zarr or NetCDF with one array of three or four dimensions.
-    key : name of the movie, if the file has several such arrays.
+    path : TIFF stack or a folder of them, `.npy`, raw frames of wfield (`NAME_CHANNELS_H_W_DTYPE.dat`), a folder with
+        `U.npy` and `SVT.npy`, NWB; or `.npz`, Zarr, NetCDF or HDF5 with one array of three or four dimensions.
+    key : name of the movie, if the file has several such arrays; `SVT` or `SVTcorr`; the name of a series in NWB.
     max_bytes : files that declare larger arrays are refused.
+    channel : the colour to read, from 0, if the movie has several; all by default.
+    times : (T,) of the frames, or (T · C,) of all raw frames if C colours alternate; replaces the times of the file.
+    rate : (raw) frames per second, if neither `times` nor the file says when frames were taken.
 
     Returns
     -------
-    The movie and its times (T,) or None. Times are an array `times`, `time` or `t` of length T. In NetCDF, and in Zarr
-    written by xarray, they are the coordinate of the first dimension; dates become hours since the first.
+    The movie and its times (T,) or None. Times are an array `times`, `time`, `t` or `t_s`, the clock of NWB, or the
+    frame rate of ImageJ and wfield. In NetCDF, and in Zarr written by xarray, they are the coordinate of the first
+    dimension; dates become hours since the first. If colours alternate, the times are those of the chosen colour, or of
+    the first one.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in _READERS:
-        raise unknown("kind of movie file", suffix, _READERS)
-    with readable(path, f"a {suffix} movie") as source:
-        arrays, movie_key = _READERS[suffix](source, key, max_bytes), key
-        if movie_key is None:
-            candidates = [k for k, a in arrays.items() if a.ndim in (3, 4) and a.dtype.kind in "fiub"]
-            if len(candidates) != 1:
-                shapes = ", ".join(f"{k} {a.shape}" for k, a in arrays.items())
-                raise CSTError(
-                    f"{path} must have one array of shape (T, H, W[, C]), found {len(candidates)} "
-                    f"in: {shapes}" + ("; choose one by key=" if candidates else "")
-                )
-            movie_key = candidates[0]
-        if movie_key not in arrays:
-            raise unknown(f"array in {path}", movie_key, arrays)
-        movie = arrays[movie_key]
-        if movie.ndim not in (3, 4):
-            raise CSTError(f"{path}: {movie_key!r} has shape {movie.shape}; a movie is (T, H, W[, C])")
-        times = next((arrays[k] for k in ("times", "time", "t") if k in arrays and k != movie_key), None)
-        return movie, times if times is not None and times.shape == movie.shape[:1] else None
+    movie, clock = open_movie(path, key, max_bytes)
+    movie, clock = one_colour(movie, clock, channel, times, rate)
+    check_bytes(path, movie.nbytes, max_bytes)
+    with readable(path, "a movie"):
+        return np.array(movie[...]), clock
+
+
+def open_movie(
+    path: str | os.PathLike[str], key: str | None = None, max_bytes: int = MAX_BYTES
+) -> tuple[Any, np.ndarray | None]:
+    """Movie and stored times of a file; frames are read when indexed, except of `.npz`, NetCDF and xarray's Zarr."""
+    kind = file_kind(path)
+    if kind not in (*READERS, ".nc"):
+        raise unknown("kind of movie file", kind, (*READERS, ".nc"))
+    with readable(path, f"a {kind} movie") as source:
+        arrays = _arrays(source, kind, key, max_bytes)
+        name = _movie_name(source, arrays, None if kind == "svd" else key)
+        return arrays[name], stored_times(arrays, name)
+
+
+def one_colour(
+    movie: Any,
+    stored: np.ndarray | None,
+    channel: int | None = None,
+    times: ArrayLike | None = None,
+    rate: float | None = None,
+) -> tuple[Any, np.ndarray | None]:
+    """A colour (T, H, W) of a movie (T, H, W, C), or all of them, with its own times (T,); see `load_movie`.
+
+    >>> movie, times = one_colour(np.zeros((2, 4, 4, 2)), np.array([0.0, 0.1, 0.2, 0.3]), channel=1)
+    >>> movie.shape, times.tolist()
+    ((2, 4, 4), [0.1, 0.3])
+    """
+    frames, colours = movie.shape[0], movie.shape[3] if movie.ndim == 4 else 1
+    if channel is not None and not 0 <= channel < colours:
+        raise CSTError(f"channel {channel} does not exist; the movie has {colours}, numbered from 0")
+    clock = stored if times is None else as_floats("times", times)
+    if clock is None and rate is not None:
+        if not 0 < rate < np.inf:
+            raise CSTError(f"rate must be frames per second, a positive number, got {rate!r}")
+        clock = np.arange(frames * colours) / rate
+    if clock is not None:
+        clock = raw_clock(clock, frames, colours)[channel or 0 :: colours] if len(clock) != frames else clock
+    return (movie if channel is None or movie.ndim == 3 else _Colour(movie, channel)), clock
+
+
+def raw_clock(times: np.ndarray, frames: int, colours: int = 1) -> np.ndarray:
+    """Check that there is a time for each raw frame; raw frame i shows colour i modulo ``colours``."""
+    if times.shape != (frames * colours,):
+        raw = f" of {colours} colours each, {frames * colours} raw frames" if colours > 1 else ""
+        raise CSTError(
+            f"there are {len(times)} times for {frames} frames{raw}; give one time for each frame that was saved. "
+            "If the list also has frames that were not saved, remove these; if it is the camera's counter, "
+            "give its column `frame` and the rate"
+        )
+    return times
+
+
+class _Colour(Unread):
+    """One colour of a movie (T, H, W, C), unread."""
+
+    def __init__(self, movie: Any, channel: int):
+        self.movie, self.channel = movie, channel
+        self.shape, self.dtype = tuple(movie.shape[:3]), np.dtype(movie.dtype)
+        self.chunks = getattr(movie, "chunks", None)
+
+    def _frames(self, frames: slice | np.ndarray) -> np.ndarray:
+        return np.asarray(self.movie[frames])[..., self.channel]
 
 
 def is_movie(path: str | os.PathLike[str], gridded: bool = False) -> bool:
     """Whether `path` is clearly a movie, judged by its name and headers alone.
 
-    True for TIFF, a Zarr array, and a `.npy` or `.npz` that has a numeric array of 3 or 4 dimensions and no `coords`.
-    A NetCDF file or a Zarr group can also hold gridded samples; for these the answer is `gridded`.
+    True for the files of cameras (TIFF, `.dat`, NWB, `U.npy` and `SVT.npy`), HDF5, a Zarr array, and a `.npy` or `.npz`
+    that has a numeric array of 3 or 4 dimensions and no `coords`. A NetCDF file or a Zarr group can also hold gridded
+    samples; for these the answer is `gridded`.
     """
-    source = Path(path)
-    suffix = source.suffix.lower()
-    if suffix in (".tif", ".tiff"):
+    source, kind = Path(path), file_kind(path)
+    if kind in (*CAMERA_KINDS, ".h5", ".hdf5"):
         return True
-    if suffix in (".npz", ".npy"):
-        with readable(source, suffix):
-            if suffix == ".npz":
+    if kind in (".npz", ".npy"):
+        with readable(source, kind):
+            if kind == ".npz":
                 headers = npz_headers(source)
             else:
                 with source.open("rb") as stream:
                     headers = {"movie": npy_header(source, stream, "movie")}
         numeric = any(len(shape) in (3, 4) and dtype.kind in "fiub" for shape, dtype in headers.values())
         return numeric and "coords" not in headers
-    if suffix == ".zarr":
+    if kind == ".zarr":
         meta = source / "zarr.json"
         with readable(source, "Zarr"):
             node = json.loads(meta.read_text()).get("node_type") if meta.exists() else None
         return gridded or node == "array" or (source / ".zarray").exists()
-    return gridded and suffix == ".nc"
+    return gridded and kind == ".nc"
 
 
-# --- readers: arrays by name ---
+def movie_names(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> list[str]:
+    """Names of the movies in a file, any of which `load_movie` takes as ``key``."""
+    kind = file_kind(path)
+    with readable(path, f"a {kind} movie") as source:
+        return _candidates(_arrays(source, kind, None, max_bytes))
 
 
-def _tiff(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
-    import tifffile
-
-    check_tiff(path)
-    with tifffile.TiffFile(path) as file:
-        series = file.series[0]
-        check_bytes(path, series.nbytes, max_bytes)
-        axes, movie = series.axes, series.asarray()
-    colour = next((axes.index(a) for a in "SC" if a in axes), None)
-    if colour is not None and movie.ndim == 3:
-        raise CSTError(f"{path} is one picture with colours {movie.shape}, not a movie; save a stack of frames")
-    return {"movie": movie if colour is None else np.moveaxis(movie, colour, -1)}
+def _candidates(arrays: dict[str, Any]) -> list[str]:
+    return [k for k, a in arrays.items() if a.ndim in (3, 4) and np.dtype(a.dtype).kind in "fiub"]
 
 
-def _npy(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
-    # NumPy refuses to map a file that is shorter than its header says.
-    mapped = np.load(path, allow_pickle=False, mmap_mode="r")
-    check_bytes(path, mapped.nbytes, max_bytes)
-    return {"movie": np.array(mapped)}
+def _movie_name(path: Path, arrays: dict[str, Any], key: str | None) -> str:
+    """The name of the only movie among the arrays, or ``key``."""
+    if key is not None:
+        if key not in arrays:
+            raise unknown(f"array in {path}", key, arrays)
+        if arrays[key].ndim not in (3, 4):
+            raise CSTError(f"{path}: {key!r} has shape {arrays[key].shape}; a movie is (T, H, W[, C])")
+        return key
+    movies = _candidates(arrays)
+    if len(movies) != 1:
+        shapes = ", ".join(f"{k} {tuple(a.shape)}" for k, a in arrays.items() if movies == [] or k in movies)
+        colours = file_kind(path) in CAMERA_KINDS and len(movies) == 2
+        raise CSTError(
+            f"{path} must have one array of shape (T, H, W[, C]), found {len(movies)} in: {shapes}"
+            + ("; choose one by key= (--key)" if movies else "")
+            + (", or, if they are two colours, run cst data preprocess-calcium first" if colours else "")
+        )
+    return movies[0]
 
 
-def _npz(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
-    return read_npz(path, max_bytes)
+def _arrays(path: Path, kind: str, key: str | None, max_bytes: int) -> dict[str, Any]:
+    """Arrays of a file by name; what xarray wrote is read whole, with its dates and scaled numbers decoded."""
+    if kind == ".npz":
+        return dict(read_npz(path, max_bytes))
+    if kind == ".nc":
+        return _decoded(path, key, max_bytes)
+    if kind == ".zarr" and not hasattr(open_zarr(path), "shape"):
+        try:
+            return _decoded(path, key, max_bytes)
+        except KeyError:  # a group without dimension names, not written by xarray
+            pass
+    return open_arrays(path, key)
 
 
-def _zarr(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
-    import zarr
-
-    node = open_zarr(path)
-    if isinstance(node, zarr.Array):
-        check_bytes(path, node.nbytes, max_bytes)
-        return {"movie": np.asarray(node[...])}
-    try:
-        return _xarray(path, key, max_bytes)
-    except KeyError:  # a group without dimension names, not written by xarray
-        arrays = dict(node.arrays())
-        check_bytes(path, sum(a.nbytes for a in arrays.values()), max_bytes)
-        return {name: np.asarray(array[...]) for name, array in arrays.items()}
-
-
-def _xarray(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
+def _decoded(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
     data = open_xarray(path, max_bytes)
     arrays = {str(name): data[name].values for name in data.data_vars}
     movies = [name for name in ([key] if key in arrays else arrays) if data[name].ndim in (3, 4)]
     if len(movies) == 1 and data[movies[0]].dims[0] in data.coords:
         arrays["times"] = axis_numbers(data, str(data[movies[0]].dims[0]))[0]
     return arrays
-
-
-_READERS: dict[str, Callable[[Path, str | None, int], dict[str, np.ndarray]]] = {
-    ".tif": _tiff,
-    ".tiff": _tiff,
-    ".npy": _npy,
-    ".npz": _npz,
-    ".zarr": _zarr,
-    ".nc": _xarray,
-}

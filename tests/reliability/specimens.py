@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recordings import write_svd
 from small_models import blob, fit_quickly, waves
 
 from cstformer import CST, Samples, load_movie
+from cstformer.data.clocks import load_times
 from cstformer.data.queries import load_queries
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.navier_stokes import Law, make_navier_stokes
@@ -69,6 +71,12 @@ def _arrays(folder: Path) -> None:
     import zarr
 
     np.save(folder / "movie.npy", FRAMES)
+    np.stack([FRAMES, FRAMES], axis=1).tofile(folder / "raw_2_4_5_uint8.dat")
+    (folder / "components").mkdir()
+    write_svd(folder / "components", colours=2)
+    (folder / "components" / "info.json").write_text('{"n_channels": 2, "frame_rate": 10.0}')
+    np.save(folder / "components" / "frames_average.npy", np.ones((2, 5, 4)))
+    (folder / "times.csv").write_text("frame,time [ms]\n" + "".join(f"{i},{100 * i}\n" for i in range(6)))
     tifffile.imwrite(folder / "movie.tif", FRAMES, photometric="minisblack")
     tifffile.imwrite(folder / "packed.tif", FRAMES, photometric="minisblack", compression="zlib", rowsperstrip=2)
     xr.Dataset({"u": (("time", "row", "col"), FRAMES.astype("f4"))}, {"time": TIMES}).to_netcdf(folder / "movie.nc")
@@ -136,6 +144,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "movie.npy": _movie,
     "movie.tif": _movie,
     "packed.tif": _recording,
+    "raw_2_4_5_uint8.dat": _recording,
+    "components": _recording,
+    "times.csv": load_times,
     "movie.nc": _movie,
     "recording.zarr": _recording,
     "recording.h5": _recording,

@@ -127,6 +127,19 @@ def tiff(path: Path, height: int = 2**20, width: int = 2**20) -> None:
     path.write_bytes(data)
 
 
+def components(path: Path) -> None:
+    """A megabyte each, whose product has 2⁴⁰ pixels."""
+    path.mkdir()
+    np.save(path / "U.npy", np.ones((2**10, 2**10, 1), np.float32))
+    np.save(path / "SVT.npy", np.ones((1, 2**20), np.float32))
+
+
+def short_components(path: Path) -> None:
+    path.mkdir()
+    (path / "U.npy").write_bytes(npy((2**15, 2**15, 4)) + bytes(100))
+    np.save(path / "SVT.npy", np.ones((4, 10), np.float32))
+
+
 def matlab(path: Path) -> None:
     import scipy.io
 
@@ -184,6 +197,8 @@ BOMBS = {
     "TIFF": ("a.tif", tiff, read_movie),
     "TIFF recording": ("a.tif", tiff, read_recording),
     "TIFF of 1 GB": ("a.tif", lambda p: tiff(p, 2**14, 2**15), read_recording),
+    "components": ("svd", components, read_movie),
+    "short components": ("svd", short_components, read_recording),
     "PNG": ("pictures", picture, read_video),
     "model of a wide network": ("model", lambda p: model_settings(p, width=2**20, heads=1), read_model),
     "model of a deep network": ("model", lambda p: model_settings(p, layers=10**9), read_model),

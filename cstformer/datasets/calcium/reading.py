@@ -1,10 +1,11 @@
-"""Open a recording without reading its frames: NWB, TIFF stacks and folders, HDF5, MAT v7.3, Zarr, npz and npy.
+"""Open a recording without reading its frames: one movie for each wavelength, with its own times.
 
-NWB describes its contents. In all other formats arrays are recognised by their names:
+Files are opened as `load_movie` does. NWB describes its contents; elsewhere arrays are recognised by their names:
 
 | name | contents |
 |---|---|
 | the only array (T, H, W), or ``key=`` | interleaved frames, or those of one wavelength |
+| the only array (T, H, W, C) | C wavelengths, recorded in this order, in TIFF, ``.dat`` and ``SVT.npy`` |
 | ``NAME_575``, ``NAME_395``, all (T, H, W) | frames of two wavelengths, already separated |
 | ``times``, ``time``, ``t``, ``t_s`` (or ``times_575``) | seconds, one per frame; else pass ``rate=`` |
 | ``wavelengths`` | nm, one per frame, or the order of the lamps |
@@ -15,43 +16,28 @@ NWB describes its contents. In all other formats arrays are recognised by their 
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cstformer.data.arrays import as_floats
+from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times
+from cstformer.data.svd_files import read_svd
 from cstformer.data.tables import read_table
-from cstformer.datasets.calcium.formats import (
-    lazy,
-    read_hdf5,
-    read_npy,
-    read_npz_arrays,
-    read_nwb,
-    read_tiff,
-    read_zarr,
-    transposed,
-    whole,
-)
+from cstformer.data.unread import whole
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
 from cstformer.system.files import check_bytes, readable
 
-_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".nwb": read_nwb,
-    ".tif": read_tiff,
-    ".tiff": read_tiff,
-    ".h5": read_hdf5,
-    ".hdf5": read_hdf5,
-    ".mat": read_hdf5,
-    ".npz": read_npz_arrays,
-    ".npy": read_npy,
-    ".zarr": read_zarr,
-}
-_TIMES = ("times", "time", "t", "t_s")
+CHUNK_BYTES = 32 * 2**20
+"""Frames are read in pieces of about this size."""
+MOST_PIECES = 2**20
+"""A file that declares more pieces than this is damaged."""
 
 
 def open_recording(
@@ -67,24 +53,22 @@ def open_recording(
 
     Parameters
     ----------
-    path : file, Zarr folder or folder of TIFF files (in natural order). An `.npz` is read at once.
-    key : name of the array (of the series in NWB) with the frames, if there are several.
-    wavelengths : the order of the lamps in nm, or one per frame; the file's own by default.
+    path : file, Zarr folder, folder of TIFF files (in natural order), or folder with `U.npy` and `SVT.npy`, of which
+        1 + U @ SVT is taken, the fluorescence relative to the mean frame. An `.npz` is read at once.
+    key : name of the array (of the series in NWB) with the frames, if there are several; two names separated by a comma
+        if each wavelength has an array of its own.
+    wavelengths : nm in the order of the lamps, or of the names in ``key``, or one per frame; the file's own by default.
     rate : frames per second of the camera, all lamps together, if the file has no times.
     pixel_mm, stimuli : replace those of the file, or add them.
     """
-    source = Path(path)
-    folder = source.is_dir() and source.suffix.lower() != ".zarr"
-    suffix = ".tif" if folder else source.suffix.lower()
-    if suffix not in _READERS:
-        raise unknown("kind of recording", suffix, _READERS)
+    source, kind = Path(path), file_kind(path)
+    if kind not in READERS:
+        raise unknown("kind of recording", kind, READERS)
     if rate is not None and not (np.isfinite(rate) and rate > 0):
         raise CSTError(f"rate must be frames per second, a positive number, got {rate!r}")
-    require("dask", *(["pynwb"] if suffix == ".nwb" else []))
-    with readable(source, f"a {suffix} recording"):
-        arrays = _READERS[suffix](source)
-        if suffix == ".mat":  # MATLAB's (H, W, T) is (T, W, H) in HDF5
-            arrays = {name: transposed(a) if a.ndim == 3 else a for name, a in arrays.items()}
+    require("dask", *(["pynwb"] if kind == ".nwb" else []))
+    with readable(source, f"a {kind} recording"):
+        arrays = read_svd(source, key or "SVT", base=1.0) if kind == "svd" else open_arrays(source, key)
         if pixel_mm is None and "pixel_mm" in arrays:
             pixel_mm = float(whole(arrays["pixel_mm"]).reshape(-1)[0])
         return Recording(
@@ -112,35 +96,64 @@ def read_stimuli(path: str | os.PathLike[str]) -> Stimuli:
     return Stimuli(*(as_floats(name, table[name]) for name in ("start", "stop", "contrast")))
 
 
+def lazy(array: Any) -> Any:
+    """Dask array in pieces of whole frames, aligned with the chunks of the file."""
+    import dask.array as da
+
+    frame = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+    check_bytes("one frame", frame)
+    frames = max(1, CHUNK_BYTES // max(1, frame))
+    stored = int((getattr(array, "chunks", None) or (1,))[0])
+    if stored < frames:
+        frames -= frames % stored
+    if array.shape[0] > frames * MOST_PIECES:
+        raise CSTError(f"it declares {array.shape[0]:,} frames of {frame:,} bytes, which no file holds; it is damaged")
+    return da.from_array(array, chunks=(frames, *array.shape[1:]), asarray=True)
+
+
 def _channels(
     arrays: Mapping[str, Any], key: str | None, wavelengths: Sequence[int] | None, rate: float | None
 ) -> dict[int, Channel]:
-    movies = {name: a for name, a in arrays.items() if a.ndim == 3 and np.dtype(a.dtype).kind in "fiu"}
-    if key is not None:
-        if key not in movies:
-            raise unknown("array of shape (T, H, W)", key, movies)
-        movies = {key: movies[key]}
-    apart = {int(m[1]): name for name in movies if (m := re.search(r"(\d{3,4})$", name))}
-    if len(movies) > 1 and len(apart) == len(movies):
-        return {nm: Channel(lazy(movies[n]), _times(arrays, n, movies[n].shape[0], rate)) for nm, n in apart.items()}
+    movies = {name: a for name, a in arrays.items() if a.ndim in (3, 4) and np.dtype(a.dtype).kind in "fiu"}
+    named = [] if key is None else key.split(",")
+    for name in named:
+        if name not in movies:
+            raise unknown("array of shape (T, H, W)", name, movies)
+    movies = {name: movies[name] for name in named or movies}
+    own = {name: nm for name in movies if (nm := _own_wavelength(arrays, name)) is not None}
+    if len(named) > 1 and wavelengths is not None and len(wavelengths) == len(named):
+        own = dict(zip(named, map(int, wavelengths), strict=True))
+    if len(movies) > 1 and len(set(own.values())) == len(movies):
+        return {own[n]: Channel(lazy(a), _times(arrays, n, a.shape[0], rate)) for n, a in movies.items()}
     if len(movies) != 1:
-        shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items()) or "nothing"
+        shapes = ", ".join(f"{name} {tuple(a.shape)}" for name, a in arrays.items()) or "nothing"
         raise CSTError(f"one array of shape (T, H, W) is needed, found {len(movies)} in: {shapes}; choose by key=")
     name, movie = next(iter(movies.items()))
     stored = None if "wavelengths" not in arrays else whole(arrays["wavelengths"]).reshape(-1)
     labels = stored if wavelengths is None else np.asarray(wavelengths)
-    if labels is None and name not in apart.values():
+    if labels is None and name not in own:
         raise CSTError("nothing says which wavelength a frame has; pass wavelengths=(575, 395), the order of the lamps")
-    order = labels if labels is not None else np.array(list(apart))
-    return split_channels(lazy(movie), _times(arrays, name, movie.shape[0], rate), order)
+    order = labels if labels is not None else np.array([own[name]])
+    if movie.ndim == 3:
+        return split_channels(lazy(movie), _times(arrays, name, movie.shape[0], rate), order)
+    colours = movie.shape[3]
+    if len(order) != colours:
+        raise CSTError(f"the frames have {colours} colours; wavelengths must name as many, got {order.tolist()}")
+    clock = _times(arrays, name, movie.shape[0] * colours, rate)
+    return {int(nm): Channel(lazy(movie)[..., c], clock[c::colours]) for c, nm in enumerate(order)}
+
+
+def _own_wavelength(arrays: Mapping[str, Any], movie: str) -> int | None:
+    """Wavelength of a movie in nm, from ``wavelengths_NAME`` or the end of its name."""
+    told = arrays.get(f"wavelengths_{movie}")
+    at_the_end = re.search(r"(\d{3,4})$", movie)
+    return int(told) if told is not None else int(at_the_end[1]) if at_the_end else None
 
 
 def _times(arrays: Mapping[str, Any], movie: str, count: int, rate: float | None) -> np.ndarray:
-    own = re.search(r"_(\d{3,4})$", movie)
-    names = [f"{n}{own[0]}" for n in _TIMES] if own else []
-    found = next((arrays[n] for n in [*names, *_TIMES] if n in arrays and n != movie), None)
+    found = stored_times(arrays, movie)
     if found is not None:
-        return as_floats("times", whole(found)).reshape(-1)
+        return found
     if rate is None:
         raise CSTError("nothing says when the frames were taken; pass rate=, the frames per second of the camera")
     check_bytes("the clock of the recording", 16 * count)

@@ -1,6 +1,5 @@
 """The same little recording from every format, unread until asked for."""
 
-import datetime
 import importlib.util
 import os
 from pathlib import Path
@@ -8,12 +7,12 @@ from pathlib import Path
 import dask.array as da
 import h5py
 import numpy as np
-import pynwb
 import pytest
 import tifffile
 import zarr
+from recordings import write_nwb, write_svd
 
-from cstformer.datasets.calcium import formats
+from cstformer.datasets.calcium import reading
 from cstformer.datasets.calcium.reading import open_recording, read_stimuli
 from cstformer.errors import CSTError
 
@@ -73,7 +72,7 @@ def test_npy_is_mapped(tmp_path):
 
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_tiff_stack(tmp_path, compression, monkeypatch):
-    monkeypatch.setattr(formats, "CHUNK_BYTES", 3 * FRAMES[0].nbytes)  # several reads a file
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 3 * FRAMES[0].nbytes)  # several reads a file
     tifffile.imwrite(tmp_path / "a.tif", FRAMES, compression=compression, photometric="minisblack")
     recording = open_recording(tmp_path / "a.tif", wavelengths=(575, 395), rate=20.0)
     assert recording.channel(575).frames.npartitions > 1
@@ -94,34 +93,10 @@ def test_channels_in_arrays_of_their_own(tmp_path):
     check(open_recording(tmp_path / "a.npz"))
 
 
-def nwb_file(path, series):
-    nwb = pynwb.NWBFile("gratings", "one", datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC))
-    device = nwb.create_device("microscope")
-    for name, kind, nm, frames, when in series:
-        plane = nwb.create_imaging_plane(
-            name=f"plane {name}",
-            optical_channel=pynwb.ophys.OpticalChannel(name="c", description="d", emission_lambda=600.0),
-            description="cortex",
-            device=device,
-            excitation_lambda=nm,
-            indicator="jRCaMP1b",
-            location="dorsal cortex",
-            grid_spacing=[2e-5, 2e-5],
-            grid_spacing_unit="meters",
-        )
-        # The schema wants [frame][x][y].
-        nwb.add_acquisition(kind(name=name, data=frames.transpose(0, 2, 1), imaging_plane=plane, unit="n.a.", **when))
-    nwb.add_trial_column("contrast", "per cent")
-    nwb.add_trial(start_time=0.1, stop_time=0.3, contrast=20.0)
-    with pynwb.NWBHDF5IO(path, "w") as io:
-        io.write(nwb)
-
-
 def test_nwb_with_a_series_for_each_wavelength(tmp_path):
-    one, two = pynwb.ophys.OnePhotonSeries, pynwb.ophys.TwoPhotonSeries
-    signal = ("signal", one, 575.0, FRAMES[::2], {"rate": 10.0, "starting_time": 0.0})
-    control = ("control", two, 395.0, FRAMES[1::2], {"timestamps": TIMES[1::2]})
-    nwb_file(tmp_path / "a.nwb", [signal, control])
+    signal = ("signal", 575.0, FRAMES[::2], {"rate": 10.0, "starting_time": 0.0})
+    control = ("control", 395.0, FRAMES[1::2], {"timestamps": TIMES[1::2]})
+    write_nwb(tmp_path / "a.nwb", signal, control)
     recording = open_recording(tmp_path / "a.nwb")
     check(recording)
     assert recording.pixel_mm == pytest.approx(0.02)
@@ -129,9 +104,46 @@ def test_nwb_with_a_series_for_each_wavelength(tmp_path):
 
 
 def test_nwb_with_one_interleaved_series(tmp_path):
-    series = ("camera", pynwb.ophys.OnePhotonSeries, 575.0, FRAMES, {"timestamps": TIMES})
-    nwb_file(tmp_path / "a.nwb", [series])
+    write_nwb(tmp_path / "a.nwb", ("camera", 575.0, FRAMES, {"timestamps": TIMES}))
     check(open_recording(tmp_path / "a.nwb", wavelengths=(575, 395)))
+
+
+def test_nwb_with_one_colour_knows_its_wavelength(tmp_path):
+    write_nwb(tmp_path / "a.nwb", ("camera", 470.0, FRAMES, {"timestamps": TIMES}))
+    channel = open_recording(tmp_path / "a.nwb").channel(470)
+    np.testing.assert_array_equal(channel.frames.compute(), FRAMES)
+
+
+def test_image_series_get_their_wavelengths_by_name(tmp_path):
+    lamps = ("blue", None, FRAMES[::2], {"rate": 10.0}), ("violet", None, FRAMES[1::2], {"timestamps": TIMES[1::2]})
+    write_nwb(tmp_path / "a.nwb", *lamps)
+    check(open_recording(tmp_path / "a.nwb", key="blue,violet", wavelengths=(575, 395)))
+    with pytest.raises(CSTError, match="found 2 in"):
+        open_recording(tmp_path / "a.nwb")
+
+
+def test_colours_of_an_axis_of_their_own(tmp_path):
+    """Raw frames of wfield and hyperstacks of ImageJ: (T, colours, H, W), the colours in turn."""
+    pairs = FRAMES[:10].reshape(5, 2, 6, 4)
+    pairs.tofile(tmp_path / "a_2_6_4_uint16.dat")
+    tifffile.imwrite(tmp_path / "a.tif", pairs, imagej=True, metadata={"axes": "TCYX"})
+    for name in ("a_2_6_4_uint16.dat", "a.tif"):
+        recording = open_recording(tmp_path / name, wavelengths=(575, 395), rate=20.0)
+        for nm, first in ((575, 0), (395, 1)):
+            channel = recording.channel(nm)
+            np.testing.assert_array_equal(channel.frames.compute(), FRAMES[first:10:2])
+            np.testing.assert_allclose(channel.times, TIMES[first:10:2])
+        with pytest.raises(CSTError, match=r"frames have 2 colours; wavelengths must name as many, got \[470\]"):
+            open_recording(tmp_path / name, wavelengths=(470,), rate=20.0)
+
+
+def test_components_are_relative_to_the_mean_frame(tmp_path):
+    """ΔF/F of 1 + U @ SVT is that of the fluorescence, whatever the mean frame was."""
+    U, SVT = write_svd(tmp_path, colours=2)
+    (tmp_path / "info.json").write_text('{"n_channels": 2, "frame_rate": 10.0}')
+    recording = open_recording(tmp_path, wavelengths=(470, 405))
+    np.testing.assert_allclose(recording.channel(405).frames.compute(), 1 + np.einsum("hwk,kt->thw", U, SVT[:, 1::2]))
+    np.testing.assert_allclose(recording.channel(405).times, 0.05 + np.arange(6) / 10)
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path):
