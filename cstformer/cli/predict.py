@@ -34,9 +34,11 @@ examples:
   the first derivative
     cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz
   frames of a movie, also between the recorded ones
-    cst predict model movie.tif --at 0,0.5,1 --out frames.npz
+    cst predict model movie.tif --at 0,0.5,1 --out frames.tif
   how fast they change, by a model that was fitted with --modes
-    cst predict model movie.tif --at 0,0.5,1 --derivative 1 --out slopes.npz"""
+    cst predict model movie.tif --at 0,0.5,1 --derivative 1 --out slopes.npz
+  a recording with dropped frames on a regular clock: from 0 to 600 s, every 0.05 s
+    cst predict model recording.nwb --at 0:600:0.05 --out answer.nwb"""
 
 
 def add(commands: Any) -> None:
@@ -48,11 +50,15 @@ def add(commands: Any) -> None:
         "--at",
         required=True,
         metavar="QUERY",
-        help="file with coordinates; or numbers or dates separated by commas (one coordinate axis, or the times of a "
-        "movie)",
+        help="file with coordinates; or, for one axis or the times of a movie, numbers or dates separated by "
+        "commas, or START:STOP:STEP",
     )
     parser.add_argument(
-        "--out", required=True, metavar="FILE", help="npz, csv, tsv, parquet, nc or zarr; npz for a movie"
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="npz, csv, tsv, parquet, nc or zarr; for a movie npz, tif, nwb (in a processing module), or a new folder "
+        "for U.npy and SVT.npy if CONTEXT has them",
     )
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
     add_columns(parser)
@@ -83,16 +89,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
     """Write frames (m, H, W[, C]) and their times; return their shape."""
-    import numpy as np
-
     from cstformer.data.modes import Modes
     from cstformer.data.movie_files import load_movie
+    from cstformer.data.movie_writers import check_target, write_movie
     from cstformer.models.answers import predict_modes, predict_movie
     from cstformer.models.model_files import MODES
-    from cstformer.system.atomic import atomic_path
 
-    if not args.out.endswith(".npz"):
-        raise CSTError(f"--out {args.out}: frames are written as .npz (values, times)")
+    check_target(args.out, args.context)
     movie, times = load_movie(args.context, **movie_options(args))
     at = read_times(args.at)
     if model.layout_ is None:
@@ -100,8 +103,8 @@ def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...])
     else:
         frames = predict_movie(model, movie, times, at, index)
         frames = frames if movie.ndim == 4 else frames[..., 0]
-    with atomic_path(args.out) as temporary:
-        np.savez(temporary, values=frames, times=at)
+    order = f" (derivative {args.derivative})" if any(index) else ""
+    write_movie(args.out, frames, at, args.context, f"Frames of a continuous spatiotemporal transformer{order}.")
     return frames.shape
 
 
@@ -170,10 +173,18 @@ def _is_date(text: str) -> bool:
 
 
 def _numbers(text: str) -> np.ndarray | None:
-    """Numbers of ``0,0.5,1``; None if the text is something else, such as the name of a file."""
+    """Numbers of ``0,0.5,1`` or ``0:1:0.5``; None if the text is something else, such as the name of a file."""
     import numpy as np
 
     try:
+        if text.count(":") == 2:
+            start, stop, step = (float(word) for word in text.split(":"))
+            if not 0 < step <= stop - start < float("inf"):
+                raise CSTError(f"--at {text}: give START:STOP:STEP with a positive step that fits between them")
+            # The last one counts as reached if only rounding keeps it from being so.
+            return start + step * np.arange(int((stop - start) / step * (1 + 1e-12) + 1e-9) + 1)
         return np.array([float(word) for word in text.split(",")])
-    except ValueError:
+    except ValueError as error:
+        if isinstance(error, CSTError):
+            raise
         return None

@@ -167,7 +167,7 @@ def _tiff_frames(path: Path) -> Unread:
 
 
 def _tiff_facts(file: Any, frames: int) -> dict[str, np.ndarray]:
-    """Pixel size, and the times of the frames as ImageJ or `write_tiff` keep them."""
+    """Pixel size, and the times of the frames as ImageJ or `write_movie` keeps them."""
     facts: dict[str, np.ndarray] = {}
     about = file.imagej_metadata or {}
     resolution = file.pages.first.tags.get("XResolution")
@@ -175,6 +175,9 @@ def _tiff_facts(file: Any, frames: int) -> dict[str, np.ndarray]:
     scale = millimetres.get(str(about.get("unit")))
     if scale and resolution and resolution.value[0]:
         facts["pixel_mm"] = np.asarray(scale * resolution.value[1] / resolution.value[0])
+    shaped = (file.shaped_metadata or ({},))[0].get("times")
+    if isinstance(shaped, list) and len(shaped) == frames:
+        return facts | {"times": as_floats("times", shaped)}
     labels = about.get("Labels")
     if isinstance(labels, list) and len(labels) >= frames > 0:
         seconds = [re.fullmatch(r"t=([-+.\deE]+) s", str(label)) for label in labels[:: len(labels) // frames][:frames]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from cstformer.data.unread import Hdf5Array, Reordered, whole
 from cstformer.errors import CSTError
-from cstformer.system.files import check_bytes, check_hdf5
+from cstformer.system.files import check_bytes, check_hdf5, readable
 
 
 def read_nwb(path: Path, key: str | None = None) -> dict[str, Any]:
@@ -77,3 +79,47 @@ def _stimuli(nwb: Any) -> dict[str, np.ndarray]:
             columns = {"start": "start_time", "stop": "stop_time", "contrast": "contrast"}
             return {f"stimulus_{n}": np.asarray(table[c][:], dtype=float) for n, c in columns.items()}
     return {}
+
+
+def write_nwb(path: Path, frames: np.ndarray, times: np.ndarray, source: Path | None, description: str) -> None:
+    """Write frames (T, H, W[, C]) to a new file, as `ImageSeries` ``cst`` in the processing module ``ophys``.
+
+    If ``source`` is an NWB file, the new file has its session, subject and start time, so that both share one clock;
+    the description names its identifier. Several channels become ``cst_0``, ``cst_1``, …
+    """
+    import pynwb
+
+    about: dict[str, Any] = {"session_description": description or "frames predicted by cstformer"}
+    if source is not None and source.suffix.lower() == ".nwb":
+        about |= _session(source)
+        description = f"{description} Predicted from {source.name}, identifier {about.pop('of')}.".strip()
+    else:
+        about["session_start_time"] = datetime.datetime.now(datetime.UTC)
+        description = f"{description} The start of the session is unknown; that given is the time of writing.".strip()
+    nwb = pynwb.NWBFile(identifier=str(uuid.uuid4()), **about)
+    module = nwb.create_processing_module("ophys", "predictions of cstformer")
+    channels = frames[..., None] if frames.ndim == 3 else frames
+    for c in range(channels.shape[3]):
+        name = "cst" if channels.shape[3] == 1 else f"cst_{c}"
+        data = pynwb.H5DataIO(channels[..., c].astype(np.float32).transpose(0, 2, 1), compression="gzip")
+        module.add(
+            pynwb.image.ImageSeries(name=name, data=data, unit="n.a.", timestamps=times, description=description)
+        )
+    with pynwb.NWBHDF5IO(str(path), "w") as io:
+        io.write(nwb)
+
+
+def _session(path: Path) -> dict[str, Any]:
+    """Arguments of `NWBFile` that say which session a file belongs to, and ``of``, its identifier."""
+    import pynwb
+
+    check_hdf5(path)
+    with readable(path, "NWB"), pynwb.NWBHDF5IO(str(path), "r") as io:
+        nwb = io.read()
+        names = ("session_description", "session_start_time", "timestamps_reference_time", "session_id", "lab")
+        about = {name: getattr(nwb, name) for name in names if getattr(nwb, name) is not None}
+        if nwb.subject is not None:
+            fields = ("subject_id", "species", "sex", "age", "genotype", "strain", "description")
+            kept = {name: getattr(nwb.subject, name) for name in fields if getattr(nwb.subject, name) is not None}
+            about["subject"] = pynwb.file.Subject(**kept)
+        return about | {"of": nwb.identifier}

@@ -7,6 +7,7 @@
 | ``SVTcorr.npy`` | (K, T) | temporal components after the removal of hemodynamics |
 | ``frames_average.npy`` | (C, H, W), optional | mean frame of each colour |
 | ``info.json`` | optional | ``frame_rate`` of a colour in Hz, ``n_channels`` |
+| ``times.npy`` | (T,), optional | seconds of each column of ``SVT.npy``; ours |
 
 The movie is U @ SVT: the change of fluorescence relative to the mean frame.
 """
@@ -22,11 +23,13 @@ import numpy as np
 
 from cstformer.data.unread import LowRankFrames
 from cstformer.errors import CSTError, unknown
+from cstformer.system.atomic import atomic_path
 from cstformer.system.files import check_bytes, npy_header, readable
 
 SPATIAL = "U.npy"
 TEMPORAL = ("SVTcorr.npy", "SVT.npy")
 """In the order of preference: what was corrected comes first."""
+CLOCK = "times.npy"
 
 
 def is_svd(path: Path) -> bool:
@@ -49,27 +52,57 @@ def read_svd(path: Path, key: str | None = None, base: float = 0.0) -> dict[str,
     key = key or (path.stem if path.name in TEMPORAL else names[0])
     if key not in names:
         raise unknown("temporal components", key, names)
-    U, SVT = _load(folder / SPATIAL, (2, 3)), _load(folder / f"{key}.npy", (2,))
+    U, SVT = spatial_components(folder), _load(folder / f"{key}.npy", (2,))
     if U.shape[-1] != len(SVT):
         raise CSTError(
             f"{folder}: U.npy has {U.shape[-1]} components (its last axis), {key}.npy has {len(SVT)} (its first axis); "
             "they are of different decompositions"
         )
-    colours, rate, frame = _about(folder)
+    colours, rate, _ = _about(folder)
     colours = 1 if key == "SVTcorr" else colours
     if SVT.shape[1] % colours:
         raise CSTError(f"{folder}: {key}.npy has {SVT.shape[1]} columns, no multiple of the {colours} colours")
-    if U.ndim == 2:
-        if frame is None or math.prod(frame) != len(U):
-            raise CSTError(
-                f"{folder}: U.npy has shape {U.shape}, and nothing says how many rows and columns {len(U)} pixels "
-                "are; save it as (H, W, K), or frames_average.npy beside it"
-            )
-        U = U.reshape(*frame, -1)
     arrays: dict[str, Any] = {key: LowRankFrames(U, SVT.reshape(len(SVT), -1, colours), base)}
-    if rate:
+    if (folder / CLOCK).is_file():
+        arrays["times"] = np.array(_load(folder / CLOCK, (1,)))
+    elif rate:
         arrays["times"] = np.arange(SVT.shape[1]) / (rate * colours)
     return arrays
+
+
+def spatial_components(path: Path) -> np.ndarray:
+    """U (H, W, K) of a folder, or of the folder of a file in it."""
+    folder = path if path.is_dir() else path.parent
+    U = _load(folder / SPATIAL, (2, 3))
+    if U.ndim == 3:
+        return U
+    frame = _about(folder)[2]
+    if frame is None or math.prod(frame) != len(U):
+        raise CSTError(
+            f"{folder}: U.npy has shape {U.shape}, and nothing says how many rows and columns {len(U)} pixels are; "
+            "save it as (H, W, K), or frames_average.npy beside it"
+        )
+    return U.reshape(*frame, -1)
+
+
+def write_svd(path: Path, frames: np.ndarray, times: np.ndarray, U: np.ndarray) -> None:
+    """Write ``U.npy`` (H, W, K), ``SVT.npy`` (K, T) and ``times.npy`` (T,) to a new folder.
+
+    SVT is the least-squares solution of U @ SVT = frames over the pixels at which both are numbers. What no combination
+    of the components can show is lost.
+    """
+    if frames.shape[1:] != U.shape[:2]:
+        raise CSTError(
+            f"U.npy has frames of {U.shape[:2]}, the movie has {frames.shape[1:]}; give movies of one colour"
+        )
+    flat, still = U.reshape(-1, U.shape[2]), frames.reshape(len(frames), -1)
+    seen = np.isfinite(flat).all(axis=1) & np.isfinite(still).all(axis=0)
+    SVT = np.linalg.lstsq(flat[seen].astype(np.float64), still[:, seen].T, rcond=None)[0]
+    with atomic_path(path) as temporary:
+        temporary.mkdir()
+        np.save(temporary / SPATIAL, U)
+        np.save(temporary / "SVT.npy", SVT.astype(np.float32))
+        np.save(temporary / CLOCK, times)
 
 
 def _load(path: Path, axes: tuple[int, ...]) -> np.ndarray:
@@ -78,7 +111,7 @@ def _load(path: Path, axes: tuple[int, ...]) -> np.ndarray:
         with path.open("rb") as stream:
             shape, dtype = npy_header(path, stream, path.stem)
         if len(shape) not in axes or dtype.kind not in "fiu" or 0 in shape:
-            wanted = "(H, W, K) or (pixels, K)" if path.name == SPATIAL else "(K, T)"
+            wanted = {SPATIAL: "(H, W, K) or (pixels, K)", CLOCK: "(T,)"}.get(path.name, "(K, T)")
             raise CSTError(f"{path} must hold numbers of shape {wanted}, it has {dtype} of shape {shape}")
         check_bytes(path, math.prod(shape) * dtype.itemsize)
         return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -6,7 +6,7 @@ import tifffile
 import zarr
 from recordings import FRAMES, TIMES, write_dat, write_nwb, write_svd
 
-from cstformer import CST
+from cstformer import CST, load_movie
 
 BLUE, VIOLET = FRAMES[:, 0], FRAMES[:, 1]
 QUICK = ("--patch", "4,4", "--window", "4", "--preset", "smoke", "--steps", "1", "--quiet")
@@ -40,6 +40,24 @@ def test_fit_and_predict(cst, tmp_path, kind):
     code, _, err = cst("predict", tmp_path / "m", path, "--at", "0.1,0.12", "--out", tmp_path / "o.npz", *reading)
     assert (code, err) == (0, "")
     assert np.load(tmp_path / "o.npz")["values"].shape == (2, 5, 4)
+
+
+@pytest.mark.parametrize(("kind", "out"), [("nwb", "o.nwb"), ("tif", "o.tif"), ("svd", "o")])
+def test_answers_in_the_files_of_the_field(cst, refused, tmp_path, kind, out):
+    (tmp_path / "data").mkdir()
+    path = write(tmp_path / "data", kind)
+    reading = ("--rate", "10") if kind == "svd" else ()
+    assert cst("fit", path, "--out", tmp_path / "m", *QUICK, *reading)[0] == 0
+    ask = ["predict", tmp_path / "m", path, "--at", "0:0.5:0.05", *reading, "--out"]
+    assert cst(*ask, tmp_path / "o.npz")[0] == cst(*ask, tmp_path / out)[0] == 0
+    expected, times = load_movie(tmp_path / "o.npz")
+    answer, clock = load_movie(tmp_path / out)
+    assert clock.tolist() == times.tolist() and len(times) == 11
+    if kind == "svd":  # what the components can show of it
+        U = np.load(path / "U.npy").reshape(20, 3)
+        expected = (U @ np.linalg.pinv(U) @ expected.reshape(11, 20).T).T.reshape(11, 5, 4)
+    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    refused([*ask, path], "the frames come from")
 
 
 @pytest.mark.parametrize("kind", ["dat", "hyperstack"])

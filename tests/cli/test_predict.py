@@ -102,7 +102,7 @@ def test_refusals_of_a_movie(refused, cst, model, tmp_path):
     fit = ["fit", tmp_path / "movie.npz", "--out", tmp_path / "m", "--patch", "4,4", "--preset", "smoke", "--steps=1"]
     assert cst(*fit, "--quiet")[0] == 0
     ask, out = ["predict", tmp_path / "m", tmp_path / "movie.npz"], ["--out", tmp_path / "o.npz"]
-    refused([*ask, "--at", "0", "--out", tmp_path / "o.csv"], "frames are written as .npz")
+    refused([*ask, "--at", "0", "--out", tmp_path / "o.csv"], "frames are written as .npz, .tif, .tiff, .nwb")
     refused([*ask, "--at", "soon", *out], "--at soon: give numbers separated by commas, or a file")
     (tmp_path / "q.csv").write_text("t\nsoon\n")
     refused([*ask, "--at", tmp_path / "q.csv", *out], "column 't'", "must be real numbers")
@@ -118,6 +118,10 @@ def test_times_of_a_movie(tmp_path):
     (tmp_path / "c.csv").write_text("sample,time [s]\nx,3\nx,1\n")
     (tmp_path / "d.csv").write_text("frame\n3\n1\n")
     assert read_times("0,0.5").tolist() == [0.0, 0.5]
+    assert read_times("1:2:0.25").tolist() == [1.0, 1.25, 1.5, 1.75, 2.0]
+    assert len(read_times("0:600:0.05")) == 12001 and len(read_times("0:1:0.4")) == 3
+    with pytest.raises(CSTError, match="START:STOP:STEP"):
+        read_times("1:0:0.1")
     assert read_times(str(tmp_path / "a.npz")).tolist() == [3.0, 1.0]
     assert read_times(str(tmp_path / "b.npz")).tolist() == [1.0, 3.0]
     assert read_times(str(tmp_path / "c.csv")).tolist() == [3.0, 1.0]

@@ -1,0 +1,89 @@
+"""Write frames to files: npz, TIFF, NWB, or components in a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from cstformer.data.movie_formats import file_kind
+from cstformer.data.nwb_files import write_nwb
+from cstformer.data.svd_files import spatial_components, write_svd
+from cstformer.errors import CSTError
+from cstformer.system.atomic import atomic_path
+
+CLASSIC_TIFF_BYTES = 2**32 - 2**25
+"""Largest movie in a TIFF that ImageJ opens: offsets have 32 bits, and the tags need some room."""
+SUFFIXES = (".npz", ".tif", ".tiff", ".nwb")
+
+
+def write_movie(
+    path: str | os.PathLike[str],
+    frames: Float[np.ndarray, "T H W *C"],
+    times: Float[np.ndarray, " T"],
+    source: str | os.PathLike[str] | None = None,
+    description: str = "",
+) -> None:
+    """Write a movie (T, H, W) or (T, H, W, C) with the times of its frames, atomically; `load_movie` reads it back.
+
+    Parameters
+    ----------
+    path : `.npz` (values, times); `.tif` (float32, axes and labels of ImageJ; BigTIFF above 4 GB); `.nwb`, a new file
+        with the frames in a processing module; or a name without a suffix, a new folder with `U.npy`, `SVT.npy` and
+        `times.npy`.
+    times : seconds, in the order of the frames.
+    source : the file that the frames come from. NWB takes identity and start of the session from it, a folder takes U,
+        on which the frames are projected.
+    description : what the frames are; kept in NWB.
+    """
+    if frames.ndim not in (3, 4) or times.shape != frames.shape[:1]:
+        raise CSTError(f"frames must be (T, H, W[, C]) with T times, got {frames.shape} and {times.shape}")
+    check_target(path, source)
+    target, kind = Path(path), Path(path).suffix.lower()
+    if kind == "":
+        assert source is not None  # checked
+        write_svd(target, frames, times, spatial_components(Path(source)))
+        return
+    with atomic_path(target) as temporary:
+        if kind == ".npz":
+            np.savez(temporary, values=frames, times=times)
+        elif kind == ".nwb":
+            write_nwb(temporary, frames, times, None if source is None else Path(source), description)
+        else:
+            _write_tiff(temporary, frames, times)
+
+
+def check_target(path: str | os.PathLike[str], source: str | os.PathLike[str] | None) -> None:
+    """Refuse a name to which `write_movie` cannot write, or at which it would replace other data."""
+    target, kind = Path(path), Path(path).suffix.lower()
+    if kind not in (*SUFFIXES, ""):
+        raise CSTError(f"{path}: frames are written as {', '.join(SUFFIXES)}, or to a folder with U.npy and SVT.npy")
+    if source is not None and target.resolve() == Path(source).resolve():
+        raise CSTError(f"{path} is the file that the frames come from; choose another name")
+    if kind == "" and (source is None or file_kind(source) != "svd"):
+        raise CSTError(
+            f"{path}: a folder with U.npy and SVT.npy is written if the frames come from such a folder; "
+            f"write {', '.join(SUFFIXES)} instead"
+        )
+    if kind == "" and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CSTError(f"{path} exists already; choose a new folder for U.npy and SVT.npy")
+
+
+def _write_tiff(path: Path, frames: Float[np.ndarray, "T H W *C"], times: Float[np.ndarray, " T"]) -> None:
+    """Grey frames as TYX or TCYX. Labels keep the time of each frame; ``finterval`` is the step if there is one."""
+    import tifffile
+
+    axes = "TYX" if frames.ndim == 3 else "TCYX"
+    data = (frames if frames.ndim == 3 else np.moveaxis(frames, -1, 1)).astype(np.float32)
+    if data.nbytes > CLASSIC_TIFF_BYTES:
+        about = {"axes": axes, "times": times.tolist()}
+        tifffile.imwrite(path, data, bigtiff=True, photometric="minisblack", metadata=about)
+        return
+    channels = data.shape[1] if data.ndim == 4 else 1
+    labels = [f"t={t!r} s" for t in times.tolist() for _ in range(channels)]
+    steps = np.diff(times)
+    even = len(steps) > 0 and steps[0] > 0 and np.allclose(steps, steps[0], rtol=1e-6)
+    interval = {"finterval": float(steps[0])} if even else {}
+    tifffile.imwrite(path, data, imagej=True, metadata={"axes": axes, "Labels": labels, **interval})
