@@ -175,7 +175,7 @@ def _tiff_facts(file: Any, frames: int) -> dict[str, np.ndarray]:
     scale = millimetres.get(str(about.get("unit")))
     if scale and resolution and resolution.value[0]:
         facts["pixel_mm"] = np.asarray(scale * resolution.value[1] / resolution.value[0])
-    shaped = (file.shaped_metadata or ({},))[0].get("times")
+    shaped = file.shaped_metadata[0].get("times") if file.shaped_metadata else None
     if isinstance(shaped, list) and len(shaped) == frames:
         return facts | {"times": as_floats("times", shaped)}
     labels = about.get("Labels")
