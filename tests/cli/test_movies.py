@@ -111,3 +111,36 @@ def test_preprocessing_reads_them_too(cst, tmp_path):
     assert code == 0, err
     assert "470 nm: 120 × 6 × 4 frames at 10 Hz, 0 dropped" in out
     assert zarr.open_group(tmp_path / "clean.zarr", mode="r")["frames"].shape == (120, 6, 4)
+
+
+@pytest.fixture
+def one_colour(tmp_path):
+    """A stack of 120 frames that says nothing about itself."""
+    raw = np.random.default_rng(0).integers(5000, 6000, (120, 6, 4)).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "movie.tif", raw, photometric="minisblack")
+    return tmp_path / "movie.tif"
+
+
+def test_one_colour_needs_its_name_and_no_control(cst, refused, one_colour, tmp_path):
+    command = ["data", "preprocess-calcium", one_colour, "--out", tmp_path / "clean.zarr", "--bin", "1"]
+    refused(command, "nothing says which wavelength", "--wavelengths 470,405", "--signal 470 --correction none")
+    refused([*command, "--signal", "470", "--correction", "none"], "--rate", "--times")
+    code, out, err = cst(*command, "--signal", "470", "--correction", "none", "--rate", "30")
+    assert code == 0, err
+    assert "470 nm: 120 × 6 × 4 frames at 30 Hz" in out
+
+
+def test_other_colours_than_the_defaults(cst, refused, one_colour, tmp_path):
+    command = ["data", "preprocess-calcium", one_colour, "--out", tmp_path / "clean.zarr", "--rate", "60", "--bin", "1"]
+    whole = f"cst data preprocess-calcium {one_colour} --out {tmp_path / 'clean.zarr'}"
+    rest = "--wavelengths 405,470 --rate 60.0 --signal 470 --control 405 --bin 1"
+    words = f"has frames at 405 and 470 nm, none at 575 and 395 nm; if 470 nm is the signal, run: {whole} {rest}"
+    refused([*command, "--wavelengths", "405,470"], words)
+    refused([*command, "--wavelengths", "470"], "--signal 470", "--correction none")
+    assert cst(*f"{whole} {rest} --correction none".split()[1:])[0] == 0
+
+
+def test_help_says_what_one_colour_needs(cst):
+    _, out, _ = cst("data", "preprocess-calcium", "--help")
+    for words in ("--signal 470 --correction none", "--wavelengths 470,405", "575 nm and 395 nm, the defaults"):
+        assert words in out

@@ -20,12 +20,15 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cstformer.data.arrays import as_floats
+from cstformer.data.movie_files import raw_clock
 from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times
 from cstformer.data.svd_files import read_svd
 from cstformer.data.tables import read_table
@@ -46,8 +49,10 @@ def open_recording(
     key: str | None = None,
     wavelengths: Sequence[int] | None = None,
     rate: float | None = None,
+    times: ArrayLike | None = None,
     pixel_mm: float | None = None,
     stimuli: Stimuli | None = None,
+    only: int | None = None,
 ) -> Recording:
     """Open the channels of a recording; frames are read from disk when they are needed.
 
@@ -58,8 +63,10 @@ def open_recording(
     key : name of the array (of the series in NWB) with the frames, if there are several; two names separated by a comma
         if each wavelength has an array of its own.
     wavelengths : nm in the order of the lamps, or of the names in ``key``, or one per frame; the file's own by default.
-    rate : frames per second of the camera, all lamps together, if the file has no times.
+    rate : raw frames per second, all lamps together, if the file has no times.
+    times : seconds of each raw frame, instead of those of the file; see `cstformer.data.clocks.load_times`.
     pixel_mm, stimuli : replace those of the file, or add them.
+    only : wavelength in nm of a recording of one colour, if neither ``wavelengths`` nor the file says it.
     """
     source, kind = Path(path), file_kind(path)
     if kind not in READERS:
@@ -72,7 +79,7 @@ def open_recording(
         if pixel_mm is None and "pixel_mm" in arrays:
             pixel_mm = float(whole(arrays["pixel_mm"]).reshape(-1)[0])
         return Recording(
-            _channels(arrays, key, wavelengths, rate),
+            _channels(arrays, key, wavelengths, only, _Clock(arrays, times, rate)),
             pixel_mm,
             stimuli or _stimuli(arrays),
             None if "mask" not in arrays else whole(arrays["mask"]).astype(bool),
@@ -112,7 +119,11 @@ def lazy(array: Any) -> Any:
 
 
 def _channels(
-    arrays: Mapping[str, Any], key: str | None, wavelengths: Sequence[int] | None, rate: float | None
+    arrays: Mapping[str, Any],
+    key: str | None,
+    wavelengths: Sequence[int] | None,
+    only: int | None,
+    clock: _Clock,
 ) -> dict[int, Channel]:
     movies = {name: a for name, a in arrays.items() if a.ndim in (3, 4) and np.dtype(a.dtype).kind in "fiu"}
     named = [] if key is None else key.split(",")
@@ -124,23 +135,34 @@ def _channels(
     if len(named) > 1 and wavelengths is not None and len(wavelengths) == len(named):
         own = dict(zip(named, map(int, wavelengths), strict=True))
     if len(movies) > 1 and len(set(own.values())) == len(movies):
-        return {own[n]: Channel(lazy(a), _times(arrays, n, a.shape[0], rate)) for n, a in movies.items()}
+        if clock.times is not None:
+            raise CSTError(
+                f"{', '.join(movies)} have frames of their own; store their clocks as times_NAME, one for each"
+            )
+        return {own[n]: Channel(lazy(a), clock.of(n, a.shape[0])) for n, a in movies.items()}
     if len(movies) != 1:
         shapes = ", ".join(f"{name} {tuple(a.shape)}" for name, a in arrays.items()) or "nothing"
-        raise CSTError(f"one array of shape (T, H, W) is needed, found {len(movies)} in: {shapes}; choose by key=")
+        raise CSTError(
+            f"one array of shape (T, H, W) is needed, found {len(movies)} in: {shapes}; choose by key= (--key), "
+            "two of them together with wavelengths= if each has one colour"
+        )
     name, movie = next(iter(movies.items()))
     stored = None if "wavelengths" not in arrays else whole(arrays["wavelengths"]).reshape(-1)
     labels = stored if wavelengths is None else np.asarray(wavelengths)
-    if labels is None and name not in own:
-        raise CSTError("nothing says which wavelength a frame has; pass wavelengths=(575, 395), the order of the lamps")
-    order = labels if labels is not None else np.array([own[name]])
+    colour = own.get(name, only if movie.ndim == 3 else None)
+    if labels is None and colour is None:
+        raise CSTError(
+            "nothing says which wavelength a frame has; give them in the order of the lamps, wavelengths=(470, 405) "
+            "(--wavelengths 470,405), or say that there is one colour (--signal 470 --correction none)"
+        )
+    order = labels if labels is not None else np.array([colour])
     if movie.ndim == 3:
-        return split_channels(lazy(movie), _times(arrays, name, movie.shape[0], rate), order)
+        return split_channels(lazy(movie), clock.of(name, movie.shape[0]), order)
     colours = movie.shape[3]
     if len(order) != colours:
         raise CSTError(f"the frames have {colours} colours; wavelengths must name as many, got {order.tolist()}")
-    clock = _times(arrays, name, movie.shape[0] * colours, rate)
-    return {int(nm): Channel(lazy(movie)[..., c], clock[c::colours]) for c, nm in enumerate(order)}
+    raw = clock.of(name, movie.shape[0], colours)
+    return {int(nm): Channel(lazy(movie)[..., c], raw[c::colours]) for c, nm in enumerate(order)}
 
 
 def _own_wavelength(arrays: Mapping[str, Any], movie: str) -> int | None:
@@ -150,14 +172,26 @@ def _own_wavelength(arrays: Mapping[str, Any], movie: str) -> int | None:
     return int(told) if told is not None else int(at_the_end[1]) if at_the_end else None
 
 
-def _times(arrays: Mapping[str, Any], movie: str, count: int, rate: float | None) -> np.ndarray:
-    found = stored_times(arrays, movie)
-    if found is not None:
-        return found
-    if rate is None:
-        raise CSTError("nothing says when the frames were taken; pass rate=, the frames per second of the camera")
-    check_bytes("the clock of the recording", 16 * count)
-    return np.arange(count) / rate
+@dataclass(frozen=True)
+class _Clock:
+    """Where the times of raw frames come from: what the caller gave, the file, or a rate, in this order."""
+
+    arrays: Mapping[str, Any]
+    times: ArrayLike | None
+    rate: float | None
+
+    def of(self, movie: str, frames: int, colours: int = 1) -> np.ndarray:
+        """Seconds (T · C,) of the raw frames of a movie; raw frame i shows colour i modulo C."""
+        found = stored_times(self.arrays, movie) if self.times is None else as_floats("times", self.times)
+        if found is not None:
+            return raw_clock(found, frames, colours)
+        if self.rate is None:
+            raise CSTError(
+                "nothing says when the frames were taken; give the raw frames per second (rate=, --rate) or the "
+                "seconds of each raw frame (times=, --times)"
+            )
+        check_bytes("the clock of the recording", 16 * frames * colours)
+        return np.arange(frames * colours) / self.rate
 
 
 def _stimuli(arrays: Mapping[str, Any]) -> Stimuli | None:
