@@ -84,7 +84,15 @@ def delta_f(
     >>> round(float(delta_f(wave, rate=10.0)[1000:5000].max()), 3)
     0.05
     """
-    slow = baseline(traces, rate, kind, cutoff, taps)
+    return relative_change(traces, baseline(traces, rate, kind, cutoff, taps))
+
+
+def relative_change(traces: Float[np.ndarray, "T ..."], slow: Float[np.ndarray, "T ..."]) -> Float[np.ndarray, "T ..."]:
+    """(F − baseline) / baseline; NaN where the baseline is not positive.
+
+    >>> relative_change(np.array([2.0, 3.0]), np.array([1.0, 0.0])).tolist()
+    [1.0, nan]
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(slow > 0, traces / slow - 1, np.nan).astype(traces.dtype)
 

@@ -1,7 +1,7 @@
 """From raw frames to z-scored neural activity, in two passes over files; the steps are in `steps`.
 
 Memory never holds a whole recording. The first pass goes by time (dark level, binning, cropping) and writes a temporary
-Zarr folder. The second pass reads it by strips of pixels with all their frames (clock, ΔF/F, hemodynamics, z-score).
+Zarr folder. The second pass reads it by strips of pixels with all their frames (ΔF/F, hemodynamics, z-score).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from cstformer.datasets.calcium.bars import dask_bar
-from cstformer.datasets.calcium.baseline import BASELINES, delta_f
+from cstformer.datasets.calcium.baseline import BASELINES, baseline, relative_change
 from cstformer.datasets.calcium.hemodynamics import TILE, regress_out, remove_hemodynamics
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
 from cstformer.datasets.calcium.steps import (
@@ -109,9 +109,12 @@ def preprocess(
 
     Notes
     -----
-    The folder has ``frames`` (time, row, col), ``time``, ``observed`` (False for a dropped frame that was filled),
-    ``mask``, and ``mean`` and ``sd`` of ΔF/F before the z-score. With stimuli it also has ``contrast`` and ``label`` of
-    each frame; with components, ``pca_scores``, ``pca_components`` (k, pixels) and ``pca_explained``.
+    The folder has ``frames`` (time, row, col), ``time``, ``mask``, and ``mean`` and ``sd`` of ΔF/F before the z-score.
+    With stimuli it also has ``contrast`` and ``label`` of each frame; with components, ``pca_scores``,
+    ``pca_components`` (k, pixels) and ``pca_explained``.
+
+    Frames keep the times of the signal: a dropped frame is a gap in ``time``, and jitter stays. Only the control, which
+    is recorded at other times, is interpolated, linearly to the times of the signal.
     """
     import zarr
 
@@ -119,7 +122,7 @@ def preprocess(
     if Path(out).suffix != ".zarr":
         raise CSTError(f"{out}: preprocessed recordings are written as .zarr")
     channels = _chosen_channels(recording, settings)
-    clock, observed = regular_clock(channels[0])
+    clock = channels[0].times
     progress = progress and not scheduler
     with (
         atomic_path(Path(out).absolute()) as temporary,
@@ -130,12 +133,11 @@ def preprocess(
         height, width = small[0].shape[1:]
         exists = _mask(recording if mask is None else mask, small[0], settings, margins)
         group = zarr.open_group(temporary, mode="w")
-        movie, still = _clean(group, channels, small, clock, exists, settings, progress)
+        movie, still = _clean(group, channels, small, exists, settings, progress)
         exists &= still["sd"] > 0
         for name, image in (still | {"mask": exists}).items():
             _array(group, name, image, dims=("row", "col"))
         _array(group, "time", clock, dims=("time",))
-        _array(group, "observed", observed, dims=("time",))
         if recording.stimuli is not None:
             contrast = recording.stimuli.contrast_at(clock)
             _array(group, "contrast", contrast, dims=("time",))
@@ -143,8 +145,7 @@ def preprocess(
         if settings.components:
             _write_components(group, movie, settings.components, progress)
         done = {"frames": len(clock), "height": height, "width": width, "pixels": int(exists.sum())}
-        done |= {"filled": int((~observed).sum()), "crop": list(margins)}
-        done |= {"rate": float((len(clock) - 1) / (clock[-1] - clock[0]))}
+        done |= {"dropped": channels[0].dropped, "crop": list(margins), "rate": 1 / channels[0].step}
         if recording.pixel_mm is not None:
             done["pixel_mm"] = recording.pixel_mm * settings.binning
         group.attrs.update(done | {"preprocessing": json.dumps(dataclasses.asdict(settings))})
@@ -167,7 +168,6 @@ def _clean(
     group: Any,
     channels: list[Channel],
     small: list[Any],
-    clock: np.ndarray,
     exists: np.ndarray,
     settings: Preprocessing,
     progress: bool,
@@ -177,10 +177,12 @@ def _clean(
     from threadpoolctl import threadpool_limits
 
     height, width = exists.shape
-    rows, cols = _strip(max(len(clock), *(s.shape[0] for s in small)), height, width)
+    clock, even = channels[0].times, regular_clock(channels[0])
+    rows, cols = _strip(max(len(even), *(s.shape[0] for s in small)), height, width)
     chunks = (min(_FRAMES, len(clock)), min(rows, height), min(cols, width))
     movie = _array(group, "frames", (len(clock), height, width), np.float32, ("time", "row", "col"), chunks)
-    times, rate = [channel.times for channel in channels], 1 / channels[0].step
+    times = [channel.times for channel in channels]
+    filter_by = (1 / channels[0].step, settings.baseline, settings.cutoff)
 
     @dask.delayed(pure=False)
     def clean(top: int, left: int) -> tuple[tuple[slice, slice], np.ndarray, np.ndarray]:
@@ -190,7 +192,9 @@ def _clean(
         pieces = []
         for moments, stored in zip(times, small, strict=True):
             raw = resample(stored[(slice(None), *box)], moments, clock)
-            pieces.append(delta_f(raw, rate, settings.baseline, settings.cutoff))
+            # The filter needs even steps; the slow baseline loses nothing on its way there and back.
+            slow = resample(baseline(resample(raw, clock, even), *filter_by), even, clock)
+            pieces.append(relative_change(raw, slow))
         scores, mean, sd = z_score(_corrected(pieces, exists[box], rim, settings.correction))
         movie[:, top:bottom, left:right] = scores
         return (slice(top, bottom), slice(left, right)), mean, sd

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 
 from cstformer.datasets.calcium.recording import Channel
 from cstformer.errors import CSTError
+from cstformer.system.files import check_bytes
 
 
 def bin_pixels(frames: np.ndarray, factor: int) -> Float[np.ndarray, "T h w"]:
@@ -30,26 +31,21 @@ def crop(frames: np.ndarray, margins: tuple[int, int, int, int]) -> np.ndarray:
     return frames[..., top : frames.shape[-2] - bottom, left : frames.shape[-1] - right]
 
 
-def regular_clock(channel: Channel) -> tuple[Float[np.ndarray, " T"], Bool[np.ndarray, " T"]]:
-    """Evenly spaced times from the first frame to the last, and a mask of those with a frame within 0.35 steps.
+def regular_clock(channel: Channel) -> Float[np.ndarray, " T"]:
+    """Evenly spaced times from the first frame to the last; the channel's own if they are even within 1 % of a step.
 
-    >>> channel = Channel(np.zeros((4, 1, 1)), np.array([0.0, 0.1, 0.2, 0.4]))
-    >>> clock, seen = regular_clock(channel)
-    >>> clock.round(3).tolist(), seen.tolist()
-    ([0.0, 0.1, 0.2, 0.3, 0.4], [True, True, True, False, True])
+    >>> regular_clock(Channel(np.zeros((4, 1, 1)), np.array([0.0, 0.1, 0.2, 0.4]))).round(3).tolist()
+    [0.0, 0.1, 0.2, 0.3, 0.4]
     """
     times = channel.times
     count = int(np.rint((times[-1] - times[0]) / channel.step)) + 1
+    check_bytes("the clock of the recording", 16 * count)
     clock = np.linspace(times[0], times[-1], count)
-    right = np.clip(np.searchsorted(times, clock), 1, len(times) - 1)
-    nearest = np.minimum(np.abs(clock - times[right - 1]), np.abs(times[right] - clock))
-    return clock, nearest <= 0.35 * channel.step
+    return times if count == len(times) and np.abs(clock - times).max() < 0.01 * channel.step else clock
 
 
 def resample(frames: Float[np.ndarray, "n ..."], times: np.ndarray, clock: np.ndarray) -> np.ndarray:
     """Frames at the times ``clock``: linear between ``times``, constant beyond them.
-
-    This puts the two interleaved channels on one clock and fills dropped frames.
 
     >>> resample(np.array([[0.0], [2.0]]), np.array([0.5, 1.5]), np.array([0.0, 1.0])).ravel().tolist()
     [0.0, 1.0]

@@ -13,6 +13,7 @@ import zarr
 from cstformer import cli
 from cstformer.data.movie_files import load_movie
 from cstformer.datasets.calcium import preprocess as chain
+from cstformer.datasets.calcium.baseline import delta_f
 from cstformer.datasets.calcium.preprocess import Preprocessing, preprocess
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.calcium.recording import Channel, Recording, contrast_label
@@ -68,9 +69,9 @@ def test_resampling_is_exact_for_lines_and_fills_gaps():
     frames = np.stack([3 * times, -times], axis=1)
     np.testing.assert_allclose(resample(frames, times, clock)[:-1], np.stack([3 * clock, -clock], axis=1)[:-1])
     np.testing.assert_allclose(resample(frames, times, clock)[-1], frames[-1])
-    regular, seen = regular_clock(Channel(da.zeros((4, 1, 1)), times))
-    np.testing.assert_allclose(regular, [0.05, 0.15, 0.25, 0.35, 0.45])
-    assert seen.tolist() == [True, True, False, True, True]
+    np.testing.assert_allclose(regular_clock(Channel(da.zeros((4, 1, 1)), times)), [0.05, 0.15, 0.25, 0.35, 0.45])
+    even = np.arange(4) * 0.1 + [0, 5e-4, 0, 0]
+    np.testing.assert_array_equal(regular_clock(Channel(da.zeros((4, 1, 1)), even)), even)
 
 
 def test_the_mask_is_the_bright_part_without_islands_and_holes():
@@ -114,8 +115,7 @@ def test_the_correction_helps_at_every_noise(noise, gain):
     score = {}
     recording, t = made.recording(), made.recording().channel(575).times
     signal, control = (
-        chain.delta_f(resample(c.frames.compute() - np.float32(100), c.times, t), 10.0)
-        for c in recording.channels.values()
+        delta_f(resample(c.frames.compute() - np.float32(100), c.times, t), 10.0) for c in recording.channels.values()
     )
     truth = z_score(made.neural(t))[0]
     for name, estimate in (("no", signal), ("yes", chain.remove_hemodynamics(signal, control, made.mask))):
@@ -129,20 +129,46 @@ def test_what_is_written(raw, tmp_path):
     done = preprocess(recording, tmp_path / "out.zarr", Preprocessing(components=5))
     group = zarr.open_group(tmp_path / "out.zarr", mode="r")
     frames, mask, time = group["frames"][:], group["mask"][:], group["time"][:]
-    assert frames.shape == (1200, 16, 16)
-    np.testing.assert_allclose(np.diff(time), 0.1, rtol=1e-6)
+    np.testing.assert_array_equal(time, made.camera_times[made.camera_wavelengths == 575])  # gaps stay gaps
+    assert frames.shape == (len(time), 16, 16)
+    assert np.diff(time).max() > 0.15
     assert np.isnan(frames[:, ~mask]).all()
     np.testing.assert_allclose(frames[:, mask].mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(frames[:, mask].std(axis=0), 1, rtol=1e-3)
-    assert done["filled"] == (~group["observed"][:]).sum() == recording.channel(575).dropped > 0
+    assert done["dropped"] == 1200 - len(time) == recording.channel(575).dropped > 0
     np.testing.assert_array_equal(group["label"][:], contrast_label(made.contrast(time)))
     assert group.attrs["pixel_mm"] == pytest.approx(2 * 10 / 32)
     rebuilt = group["pca_scores"][:] @ group["pca_components"][:]
-    error = (np.nan_to_num(frames).reshape(1200, -1) - rebuilt).var() / np.nan_to_num(frames).var()
+    error = (np.nan_to_num(frames).reshape(len(time), -1) - rebuilt).var() / np.nan_to_num(frames).var()
     assert error == pytest.approx(1 - group["pca_explained"][:].sum(), abs=0.01)
     movie, times = load_movie(tmp_path / "out.zarr")  # what `cst fit` sees
     np.testing.assert_array_equal(movie, frames)
     np.testing.assert_array_equal(times, time)
+
+
+def test_every_colour_keeps_its_clock(tmp_path):
+    """A signal without noise, jittered and with frames missing, and a line as control: F = 1 + x + z, control 1 + z."""
+    rng, step = np.random.default_rng(0), 0.1
+    kept = np.sort(rng.choice(600, 560, replace=False))
+    signal = kept * step + rng.uniform(0, 0.03, 560)
+    control = np.arange(600) * step + 0.05
+    neural, blood = 0.05 * np.sin(3 * signal), lambda t: 0.2 * np.abs(t / 30 - 1)
+    frames = {575: 1 + neural + blood(signal), 395: 1 + blood(control)}
+    shaped = {nm: da.from_array(1000 * f[:, None, None] * np.ones((1, 4, 4))) for nm, f in frames.items()}
+    recording = Recording({575: Channel(shaped[575], signal), 395: Channel(shaped[395], control)})
+    preprocess(recording, tmp_path / "out.zarr", Preprocessing(binning=1, correction="regression"))
+    group = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    np.testing.assert_array_equal(group["time"][:], signal)
+    cleaned = group["frames"][:, 0, 0]
+    assert np.corrcoef(cleaned, neural)[0, 1] > 0.99
+    pretended = np.interp(np.arange(560) * step, signal, neural)  # frames on a clock that they do not have
+    assert np.corrcoef(cleaned, pretended)[0, 1] < 0.5
+
+
+def test_a_gap_without_end_is_refused(tmp_path):
+    times = np.array([0.0, 0.1, 0.2, 1e14])
+    with pytest.raises(CSTError, match="the clock of the recording declares"):
+        regular_clock(Channel(da.zeros((4, 1, 1)), times))
 
 
 def test_strips_do_not_show(raw, tmp_path, monkeypatch):
@@ -218,10 +244,11 @@ def test_the_commands(tmp_path, capsys):
     assert cli.main(["data", "preprocess-calcium", raw, "--out", clean, *options]) == 0
     assert "300 frames of 8 × 6 at 10 Hz, 4" in capsys.readouterr().out
     assert zarr.open_group(clean, mode="r")["label"][:].max() == 1
+    again = f"cst data preprocess-calcium {raw} --out {clean} --signal 575 --control 395"
     for wrong, words in [
         (["--crop", "1,2"], "give 4 whole numbers"),
         (["--wavelengths", "red"], "whole numbers"),
-        (["--signal", "570"], "did you mean '575'"),
+        (["--signal", "570"], f"has frames at 575 and 395 nm, none at 570 nm; if 575 nm is the signal, run: {again}"),
     ]:
         assert cli.main(["data", "preprocess-calcium", raw, "--out", clean, *wrong]) == 2
         assert words in capsys.readouterr().err

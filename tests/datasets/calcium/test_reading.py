@@ -137,6 +137,24 @@ def test_colours_of_an_axis_of_their_own(tmp_path):
             open_recording(tmp_path / name, wavelengths=(470,), rate=20.0)
 
 
+def test_given_times_replace_those_of_the_file(tmp_path):
+    np.savez(tmp_path / "a.npz", movie=FRAMES, times=TIMES, wavelengths=np.resize([575, 395], 11))
+    jittered = TIMES + np.linspace(0, 0.01, 11)
+    recording = open_recording(tmp_path / "a.npz", times=jittered)
+    np.testing.assert_allclose(recording.channel(395).times, jittered[1::2])
+    with pytest.raises(CSTError, match="10 times for 11 frames; give one time for each frame that was saved"):
+        open_recording(tmp_path / "a.npz", times=TIMES[:10])
+
+
+def test_a_dropped_frame_does_not_swap_the_colours_after_it(tmp_path):
+    """By the camera's counter: frame 4, of the first lamp, was lost."""
+    counter = np.delete(np.arange(12), 4)
+    np.save(tmp_path / "a.npy", FRAMES)
+    recording = open_recording(tmp_path / "a.npy", wavelengths=(575, 395), times=counter / 20)
+    np.testing.assert_array_equal(recording.channel(575).frames.compute(), FRAMES[counter % 2 == 0])
+    np.testing.assert_allclose(recording.channel(575).times, np.array([0, 2, 6, 8, 10]) / 20)
+
+
 def test_components_are_relative_to_the_mean_frame(tmp_path):
     """ΔF/F of 1 + U @ SVT is that of the fluorescence, whatever the mean frame was."""
     U, SVT = write_svd(tmp_path, colours=2)
@@ -166,7 +184,7 @@ def test_refusals(tmp_path, monkeypatch):
     np.savez(tmp_path / "a.npz", movie=FRAMES)
     for options, message in [
         ({}, "which wavelength"),
-        ({"wavelengths": (575, 395)}, "pass rate="),
+        ({"wavelengths": (575, 395)}, "rate=, --rate"),
         ({"rate": -1.0}, "rate must be"),
         ({"key": "movies"}, "did you mean 'movie'"),
     ]:
