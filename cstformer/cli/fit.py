@@ -207,9 +207,11 @@ def _movie(args: argparse.Namespace, patch: tuple[int, int], window: int, stride
         raise CSTError("--covariates and --calendar are for samples in tables and grids; TRAIN is a movie")
     options = movie_options(args)
     lazy = lazy_movie(args.train, patch, window, stride, **options)
-    movie, times = load_movie(args.train, **options) if lazy is None else (lazy, None)
-    channels = movie.shape[3:] if lazy is None else (lazy.layout.channels,)
-    refuse_two_colours(args.train, channels[0] if channels else 1, args)
+    if lazy is not None:
+        refuse_two_colours(args.train, lazy.layout.channels, args)
+        return lazy, None
+    movie, times = load_movie(args.train, **options)
+    refuse_two_colours(args.train, movie.shape[3] if movie.ndim == 4 else 1, args)
     return movie, times
 
 

@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
         required=True,
         metavar="FILE",
         help="npz, csv, tsv, parquet, nc or zarr; for a movie npz, tif, nwb (in a processing module), or a new folder "
-        "for U.npy and SVT.npy if CONTEXT has them",
+        "for U.npy and SVT.npy if CONTEXT or MODEL has modes",
     )
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
     add_columns(parser)
@@ -95,16 +95,18 @@ def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...])
     from cstformer.models.answers import predict_modes, predict_movie
     from cstformer.models.model_files import MODES
 
-    check_target(args.out, args.context)
+    modes = Path(args.model) / MODES if model.layout_ is None else None
+    check_target(args.out, args.context, modes)
     movie, times = load_movie(args.context, **movie_options(args))
     at = read_times(args.at)
-    if model.layout_ is None:
-        frames = predict_modes(model, Modes.load(Path(args.model) / MODES), movie, times, at, index[0])
+    if modes is not None:
+        frames = predict_modes(model, Modes.load(modes), movie, times, at, index[0])
     else:
         frames = predict_movie(model, movie, times, at, index)
         frames = frames if movie.ndim == 4 else frames[..., 0]
-    order = f" (derivative {args.derivative})" if any(index) else ""
-    write_movie(args.out, frames, at, args.context, f"Frames of a continuous spatiotemporal transformer{order}.")
+    slope = any(index)
+    about = f"Frames of a continuous spatiotemporal transformer{f' (derivative {args.derivative})' if slope else ''}."
+    write_movie(args.out, frames, at, args.context, about, modes, slope)
     return frames.shape
 
 

@@ -25,6 +25,8 @@ def write_movie(
     times: Float[np.ndarray, " T"],
     source: str | os.PathLike[str] | None = None,
     description: str = "",
+    components: str | os.PathLike[str] | None = None,
+    derivative: bool = False,
 ) -> None:
     """Write a movie (T, H, W) or (T, H, W, C) with the times of its frames, atomically; `load_movie` reads it back.
 
@@ -34,17 +36,18 @@ def write_movie(
         with the frames in a processing module; or a name without a suffix, a new folder with `U.npy`, `SVT.npy` and
         `times.npy`.
     times : seconds, in the order of the frames.
-    source : the file that the frames come from. NWB takes identity and start of the session from it, a folder takes U,
-        on which the frames are projected.
+    source : the file that the frames come from; NWB takes the session from it.
     description : what the frames are; kept in NWB.
+    components : folder with the U on which frames are projected, for a folder; ``source`` by default.
+    derivative : the frames are derivatives in time, from which no mean frame is subtracted before the projection.
     """
     if frames.ndim not in (3, 4) or times.shape != frames.shape[:1]:
         raise CSTError(f"frames must be (T, H, W[, C]) with T times, got {frames.shape} and {times.shape}")
-    check_target(path, source)
+    check_target(path, source, components)
     target, kind = Path(path), Path(path).suffix.lower()
     if kind == "":
-        assert source is not None  # checked
-        write_svd(target, frames, times, spatial_components(Path(source)))
+        U, mean = spatial_components(Path(components or source or ""))
+        write_svd(target, frames, times, U, None if derivative else mean)
         return
     with atomic_path(target) as temporary:
         if kind == ".npz":
@@ -55,17 +58,21 @@ def write_movie(
             _write_tiff(temporary, frames, times)
 
 
-def check_target(path: str | os.PathLike[str], source: str | os.PathLike[str] | None) -> None:
+def check_target(
+    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None,
+    components: str | os.PathLike[str] | None = None,
+) -> None:
     """Refuse a name to which `write_movie` cannot write, or at which it would replace other data."""
     target, kind = Path(path), Path(path).suffix.lower()
     if kind not in (*SUFFIXES, ""):
         raise CSTError(f"{path}: frames are written as {', '.join(SUFFIXES)}, or to a folder with U.npy and SVT.npy")
     if source is not None and target.resolve() == Path(source).resolve():
         raise CSTError(f"{path} is the file that the frames come from; choose another name")
-    if kind == "" and (source is None or file_kind(source) != "svd"):
+    if kind == "" and file_kind(components or source or "") != "svd":
         raise CSTError(
-            f"{path}: a folder with U.npy and SVT.npy is written if the frames come from such a folder; "
-            f"write {', '.join(SUFFIXES)} instead"
+            f"{path}: a folder with U.npy and SVT.npy is written if the frames come from such a folder or from a model "
+            f"of modes; write {', '.join(SUFFIXES)} instead"
         )
     if kind == "" and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CSTError(f"{path} exists already; choose a new folder for U.npy and SVT.npy")

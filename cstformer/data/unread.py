@@ -175,14 +175,15 @@ class Joined(Unread):
 class LowRankFrames(Unread):
     """Frames of spatial and temporal components: frame t of colour c is ``base + U @ SVT[:, t, c]``.
 
-    ``U`` is (H, W, K), ``SVT`` is (K, T, C). The frames are (T, H, W), with C behind it if there are several colours.
+    ``U`` is (H, W, K), ``SVT`` is (K, T, C), ``base`` a number or a frame. The frames are (T, H, W), with C behind it
+    if there are several colours.
 
     >>> U, SVT = np.array([[[1.0], [2.0]]]), np.array([[[3.0], [5.0]]])
     >>> LowRankFrames(U, SVT)[:].tolist()
     [[[3.0, 6.0]], [[5.0, 10.0]]]
     """
 
-    def __init__(self, U: np.ndarray, SVT: np.ndarray, base: float = 0.0):
+    def __init__(self, U: np.ndarray, SVT: np.ndarray, base: float | np.ndarray = 0.0):
         self.U, self.SVT, self.base = U, SVT, base
         colours = SVT.shape[2:] if SVT.shape[2] > 1 else ()
         self.shape = (SVT.shape[1], *U.shape[:2], *colours)

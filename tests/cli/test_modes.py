@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_models import patched_kernel
 
-from cstformer import CST, Modes
+from cstformer import CST, Modes, load_movie
 
 SMOKE = ["--preset", "smoke", "--steps", "5", "--quiet"]
 ROWS = np.arange(9.0)
@@ -45,6 +45,17 @@ def test_a_movie_through_modes_and_back(cst, file, tmp_path):
         error = (frames - movie(at, order))[inside].reshape(-1, 81)[:, 1:]
         assert np.sqrt(np.square(error).mean()) < 0.1 * movie(TIMES, order).std()
     assert cst(*fit) == (0, "", "")  # the old model and its modes are replaced
+
+
+def test_components_in_and_out(cst, file, tmp_path):
+    assert cst("fit", file, "--out", tmp_path / "m", "--modes", "2", "--window", "16", *SMOKE)[0] == 0
+    for order in ("0", "1"):
+        ask = ["predict", tmp_path / "m", file, "--at", "0:39:0.3", "--derivative", order, "--quiet", "--out"]
+        assert cst(*ask, tmp_path / "o.npz")[0] == cst(*ask, tmp_path / f"o{order}")[0] == 0
+        (frames, times), (back, clock) = load_movie(tmp_path / "o.npz"), load_movie(tmp_path / f"o{order}")
+        assert clock.tolist() == times.tolist()
+        np.testing.assert_allclose(back[:, 1:], frames[:, 1:], atol=1e-5)
+    assert np.load(tmp_path / "o0" / "SVT.npy").shape == (2, len(times))
 
 
 def test_the_number_of_modes_is_told(cst, file, tmp_path):
