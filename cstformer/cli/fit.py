@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(model.report_.sentence(model.run_))
         if model.report_.trials:
-            chosen = ", ".join(f"{name}={value}" for name, value in model.report_.chosen.items())
+            unit = {"noise": " × the estimate"}
+            chosen = ", ".join(f"{name}={value}{unit.get(name, '')}" for name, value in model.report_.chosen.items())
             print(f"chosen by {len(model.report_.trials)} short trials: {chosen}")
         print(
             f"estimated noise: {root_mean_square(model.kind_.noises):.3g} of the values' standard deviation; "

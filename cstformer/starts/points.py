@@ -23,7 +23,7 @@ from cstformer.starts.shared_noise import independent_noise
 from cstformer.taylor import series
 
 KERNEL_CELLS = 2**20  # cells, observed or not, of the samples that the kernel is fitted to
-FEWEST_CELLS, MOST_CELLS = 0.25, 0.75  # bounds of the share of samples that hide single cells
+FEWEST_CELLS, MOST_CELLS = 0.25, 0.9  # bounds of the share of samples that hide single cells
 
 
 class Points(DataKind):
