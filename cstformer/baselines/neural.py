@@ -9,7 +9,8 @@ from pathlib import Path
 
 from torch import Generator, Tensor
 
-from cstformer.data.batch import Batch, split_samples
+from cstformer.data.batch import Batch
+from cstformer.data.holding_out import hold_out
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.neural import NeuralModel
@@ -34,7 +35,7 @@ class NeuralBaseline(NeuralModel):
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         self.device_ = choose_device(self.device)
         data = self._batch(samples)
-        training, held_out = split_samples(len(data), self.validation, self.seed)
+        training, held_out = hold_out(samples, self.validation, self.seed)
         self.network_ = self._fresh_network(samples.d, samples.c)
         batch = min(self.batch, max(1, TOKENS_PER_STEP // samples.n))
         self.report_: TrainingReport = train(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from cstformer.data.batch import split_samples
+from cstformer.data.holding_out import split_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, unknown
 from cstformer.system.files import read_npz

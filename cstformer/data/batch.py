@@ -127,15 +127,3 @@ def widen(x: Tensor, like: Tensor) -> Tensor:
 def as_batches(count: int, size: int) -> list[Tensor]:
     """Sample numbers 0..count−1 in runs of at most ``size``."""
     return list(torch.arange(count).split(max(1, size)))
-
-
-def split_samples(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Training and validation samples of a data set; with fewer than five samples the same ones serve both.
-
-    >>> training, held_out = split_samples(10, 0.2, seed=0)
-    >>> len(training), len(held_out), sorted(torch.cat([training, held_out]).tolist()) == list(range(10))
-    (8, 2, True)
-    """
-    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    held = max(1, round(fraction * count)) if count >= 5 and fraction > 0 else 0
-    return (shuffled[held:], shuffled[:held]) if held else (shuffled, shuffled)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cstformer.data.batch import Batch, split_samples
+from cstformer.data.batch import Batch
+from cstformer.data.holding_out import hold_out
 from cstformer.data.lazy import LazyFrames
 from cstformer.data.lazy_batch import memory_limit, open_data
 from cstformer.data.samples import Samples
@@ -60,7 +61,7 @@ class Fitting:
         model.device_ = choose_device(model.device)
         self.data = open_data(samples, model._batch)
         model.run_ = resolve(model.settings(), model.kind_.preset)
-        training, held_out = split_samples(len(self.data), model.run_.validation, model.seed)
+        training, held_out = hold_out(samples, model.run_.validation, model.seed)
         limit = memory_limit(samples)
         self.training, self.held_out = training, held_out[:limit]
         some = self.data[training[:limit]]

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstformer.data.batch import Batch, as_batches, split_samples
+from cstformer.data.batch import Batch, as_batches
+from cstformer.data.holding_out import split_samples
 
 nan = torch.nan
 

@@ -11,7 +11,7 @@ from small_models import fit_quickly, known_kernel, patched_kernel, waves
 from toy_training import same
 
 from cstformer import CST, CSTError, CSTWarning, Samples
-from cstformer.data.batch import split_samples
+from cstformer.data.holding_out import split_samples
 from cstformer.models.fitting import MU_SHARE, balanced_mu
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.settings import Settings, resolve

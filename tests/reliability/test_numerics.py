@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_models import fit_quickly, wave_model, waves
 
 from cstformer import CST, CSTWarning
-from cstformer.data.batch import split_samples
+from cstformer.data.holding_out import split_samples
 from cstformer.models import reader
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.schedule import batch_indices
