@@ -36,7 +36,7 @@ example:
   cst data make calcium --minutes 2 --size 128 --out raw.zarr
 then:
   cst data preprocess-calcium raw.zarr --out clean.zarr"""
-_SIMULATION = ("minutes", "size", "noise", "hemodynamics", "dropped", "seed")
+_SIMULATION = ("minutes", "size", "noise", "hemodynamics", "dropped", "jitter", "seed")
 
 
 def add(commands: Any) -> None:
@@ -152,6 +152,13 @@ def _add_calcium(sets: Any) -> None:
     )
     parser.add_argument(
         "--dropped", type=float, default=0.0, metavar="X", help="fraction of dropped frames (default 0)"
+    )
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="largest delay of a frame, as a fraction of the time between two frames (default 0)",
     )
     add_cluster(parser)
     _add_seed(parser)

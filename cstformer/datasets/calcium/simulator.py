@@ -83,6 +83,8 @@ class CalciumSimulation:
     """Fraction of the light that is lost in the end, with a time constant of five minutes."""
     dropped: float = 0.0
     """Fraction of the camera's frames that are dropped."""
+    jitter: float = 0.0
+    """Largest delay of a frame, drawn evenly from 0, as a fraction of the time between two frames of the camera."""
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
@@ -90,7 +92,7 @@ class CalciumSimulation:
             kind = int | np.integer if f.name in ("size", "seed") else int | float | np.number
             if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf:
                 raise CSTError(f"{f.name} must be a {'positive' if least else 'non-negative'} number, got {value!r}")
-        for name in ("bleaching", "dropped"):
+        for name in ("bleaching", "dropped", "jitter"):
             if not getattr(self, name) < 1:
                 raise CSTError(f"{name} must be below 1, got {getattr(self, name)!r}")
         if self.size < 8 or self.minutes * 60 * self.rate < 2:
@@ -169,7 +171,12 @@ class CalciumSimulation:
     @cached_property
     def camera_times(self) -> Float[np.ndarray, " frames"]:
         """Times of all recorded frames; before frames are dropped, even ones are 575 nm and odd ones 395 nm."""
-        return np.flatnonzero(self._kept) / (2 * self.rate)
+        return self._all_times[self._kept]
+
+    @property
+    def dropped_times(self) -> Float[np.ndarray, " lost"]:
+        """Times at which frames of the signal were dropped."""
+        return self._all_times[::2][~self._kept[::2]]
 
     @cached_property
     def camera_wavelengths(self) -> np.ndarray:
@@ -241,6 +248,12 @@ class CalciumSimulation:
         kept = self._rng(1).uniform(size=2 * int(self.minutes * 60 * self.rate)) >= self.dropped
         kept[:2] = True
         return kept
+
+    @cached_property
+    def _all_times(self) -> np.ndarray:
+        """Times of all frames, dropped ones included."""
+        late = self.jitter * self._rng(8).uniform(size=len(self._kept)) if self.jitter else 0.0
+        return (np.arange(len(self._kept)) + late) / (2 * self.rate)
 
     @cached_property
     def _waves(self) -> np.ndarray:

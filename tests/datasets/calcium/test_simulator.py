@@ -111,6 +111,18 @@ def test_frames_interleave_and_some_are_lost():
     np.testing.assert_allclose(np.rint(control.times * 20) % 2, 1)
 
 
+def test_jitter_and_dropped_times():
+    made = CalciumSimulation(minutes=0.5, size=16, dropped=0.1, jitter=0.5)
+    nominal = np.arange(600) / 20
+    every = np.sort(np.concatenate([made.camera_times[made.camera_wavelengths == 575], made.dropped_times]))
+    late = every - nominal[::2]
+    assert len(every) == 300 and (late >= 0).all() and 0.02 < late.max() <= 0.025
+    assert (np.diff(made.camera_times) > 0).all()
+    plain = CalciumSimulation(minutes=0.5, size=16, dropped=0.1)
+    np.testing.assert_array_equal(plain.camera_wavelengths, made.camera_wavelengths)  # the same frames are dropped
+    assert np.isin(plain.dropped_times, nominal[::2]).all()
+
+
 def test_save_and_load(tmp_path):
     made = CalciumSimulation(minutes=0.1, size=16, seed=5, dropped=0.1)
     made.save(tmp_path / "raw.zarr")

@@ -1,0 +1,1 @@
+"""Recordings with dropped frames and jitter."""
