@@ -32,8 +32,7 @@ examples:
   one colour, no control
     cst data preprocess-calcium movie.tif --signal 470 --correction none --rate 30 --out clean.zarr
   GCaMP: blue and violet frames in turn, 60 raw frames per second
-    cst data preprocess-calcium cortex_2_540_640_uint16.dat --wavelengths 470,405 \\
-        --signal 470 --control 405 --rate 60 --out clean.zarr
+    cst data preprocess-calcium raw.tif --wavelengths 470,405 --signal 470 --control 405 --rate 60 --out clean.zarr
   jRCaMP1b as in the paper: 575 nm and 395 nm, the defaults
     cst data preprocess-calcium frames/ --wavelengths 575,395 --rate 20 --out clean.zarr
   NWB with a series for each colour, which knows wavelengths and times
