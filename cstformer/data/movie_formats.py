@@ -138,7 +138,7 @@ def read_tiff(path: Path, key: str | None = None) -> dict[str, Any]:
         raise CSTError(f"{path}: the files have frames of different sizes")
     arrays: dict[str, Any] = {"frames": files[0] if len(files) == 1 else Joined(files)}
     with tifffile.TiffFile(found[0]) as file:
-        arrays |= _tiff_facts(file, files[0].shape[0] if len(files) == 1 else 0)
+        arrays |= _tiff_facts(file, files[0].shape if len(files) == 1 else (0,))
     return arrays
 
 
@@ -166,9 +166,13 @@ def _tiff_frames(path: Path) -> Unread:
     return array if order == tuple(range(len(axes))) else Reordered(array, order)
 
 
-def _tiff_facts(file: Any, frames: int) -> dict[str, np.ndarray]:
-    """Pixel size, and the times of the frames as ImageJ or `write_movie` keeps them."""
+def _tiff_facts(file: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Pixel size, and the times of the frames (T, H, W[, C]) as ImageJ or `write_movie` keeps them.
+
+    ImageJ's frame interval is that of a frame with all its colours, which take turns in equal steps.
+    """
     facts: dict[str, np.ndarray] = {}
+    frames, colours = shape[0], shape[3] if len(shape) == 4 else 1
     about = file.imagej_metadata or {}
     resolution = file.pages.first.tags.get("XResolution")
     millimetres = {"mm": 1.0, "micron": 1e-3, "um": 1e-3, "µm": 1e-3, "\\u00B5m": 1e-3, "cm": 10.0}
@@ -185,7 +189,7 @@ def _tiff_facts(file: Any, frames: int) -> dict[str, np.ndarray]:
             return facts | {"times": np.array([float(m[1]) for m in seconds if m])}
     step = {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3}.get(str(about.get("tunit", "sec")))
     if frames and step and isinstance(about.get("finterval"), int | float) and about["finterval"] > 0:
-        facts["times"] = np.arange(frames) * float(about["finterval"]) * step
+        facts["times"] = np.arange(frames * colours) * float(about["finterval"]) * step / colours
     return facts
 
 

@@ -21,8 +21,7 @@ def read_nwb(path: Path, key: str | None = None) -> dict[str, Any]:
     ``key`` is the name of one, in the processing modules. The file may also give ``wavelengths_NAME`` (the excitation),
     ``pixel_mm`` and ``stimulus_start``, ``_stop``, ``_contrast``.
     """
-    import pynwb
-
+    pynwb = _pynwb()
     check_hdf5(path)
     with pynwb.NWBHDF5IO(str(path), "r") as io:
         nwb = io.read()
@@ -38,9 +37,17 @@ def read_nwb(path: Path, key: str | None = None) -> dict[str, Any]:
         return arrays | _pixel_size(found[0]) | _stimuli(nwb)
 
 
+def _pynwb() -> Any:
+    try:
+        import pynwb
+    except ImportError as error:
+        raise CSTError("NWB files need pynwb; pip install cstformer[neuro]") from error
+    return pynwb
+
+
 def _series(nwb: Any, key: str | None) -> list[Any]:
     """The series with frames in the file: acquired ones, or else processed ones."""
-    import pynwb
+    pynwb = _pynwb()
 
     def movies(items: Any) -> list[Any]:
         some = [s for s in items if isinstance(s, pynwb.image.ImageSeries)]
@@ -87,8 +94,7 @@ def write_nwb(path: Path, frames: np.ndarray, times: np.ndarray, source: Path | 
     If ``source`` is an NWB file, the new file has its session, subject and start time, so that both share one clock;
     the description names its identifier. Several channels become ``cst_0``, ``cst_1``, …
     """
-    import pynwb
-
+    pynwb = _pynwb()
     about: dict[str, Any] = {"session_description": description or "frames predicted by cstformer"}
     if source is not None and source.suffix.lower() == ".nwb":
         about |= _session(source)
@@ -111,8 +117,7 @@ def write_nwb(path: Path, frames: np.ndarray, times: np.ndarray, source: Path | 
 
 def _session(path: Path) -> dict[str, Any]:
     """Arguments of `NWBFile` that say which session a file belongs to, and ``of``, its identifier."""
-    import pynwb
-
+    pynwb = _pynwb()
     check_hdf5(path)
     with readable(path, "NWB"), pynwb.NWBHDF5IO(str(path), "r") as io:
         nwb = io.read()

@@ -195,6 +195,8 @@ def test_a_tiff_with_depth_is_refused(tmp_path):
 def test_the_clock_and_labels_of_imagej(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", BLUE, imagej=True, metadata={"axes": "TYX", "finterval": 0.1})
     np.testing.assert_allclose(load_movie(tmp_path / "a.tif")[1], np.arange(6) / 10)
+    tifffile.imwrite(tmp_path / "c.tif", FRAMES, imagej=True, metadata={"axes": "TCYX", "finterval": 0.1})
+    np.testing.assert_allclose(load_movie(tmp_path / "c.tif", channel=1)[1], 0.05 + np.arange(6) / 10)
     labels = [f"t={t!r} s" for t in TIMES[::2].tolist()]
     tifffile.imwrite(tmp_path / "b.tif", BLUE, imagej=True, metadata={"axes": "TYX", "Labels": labels})
     assert load_movie(tmp_path / "b.tif")[1].tolist() == TIMES[::2].tolist()
