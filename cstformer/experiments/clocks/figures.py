@@ -56,7 +56,7 @@ def missing_frames(
     course.plot(gaps.times[near], 100 * gaps.frames[near, row, col], "o", color="black", ms=2.5, label="recorded")
     course.axvline(when, color="#888888", lw=0.8)
     course.set(xlabel="time [s]", ylabel="ΔF/F of a pixel [%]")
-    course.legend(ncols=2, fontsize=7)
+    course.legend(loc="upper right", fontsize=7)
     panel_letter(course, "b")
     for i, (name, error) in enumerate(errors.items()):
         spread.plot(np.full(len(error), i), error, "o", color=colour_of(name), alpha=0.7)
