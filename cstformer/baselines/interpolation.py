@@ -25,8 +25,10 @@ from torch import Tensor
 from cstformer.data.batch import Batch, as_batches
 from cstformer.data.samples import Samples
 from cstformer.models.model import Model
+from cstformer.starts.frame_start import Smoother
 from cstformer.starts.frames import Frames
 from cstformer.taylor import series
+from cstformer.training.settings import setting
 
 NUMBERS_PER_PASS = 2**22  # entries of a queries × points matrix: bounds the memory
 Method = Callable[[Batch], Callable[[Tensor], Tensor]]
@@ -99,11 +101,11 @@ class _Field(Model):
             rows.append(torch.cat([read(x) for x in at[index].split(chunk, 1)], 1))
         return torch.cat(rows).numpy()
 
-    def _start(self, name: str) -> Method:
+    def _start(self, name: str, smoother: Smoother = None) -> Method:
         """The start of CST with this name."""
 
         def method(batch: Batch) -> Callable[[Tensor], Tensor]:
-            start = self.kind_.start(name, batch)
+            start = self.kind_.start(name, batch, smoother)
             return lambda x: start(series.constant(x)).value
 
         return method
@@ -246,6 +248,39 @@ class SpaceTimeWiener(WienerCubic):
     name: ClassVar[str] = "space-time-wiener"
     label: ClassVar[str] = "Wiener filter in space and time"
     start: ClassVar[str] = "smooth"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ModesGP(_Field):
+    """Frames projected onto spatial modes, then a Gaussian process in time for each: the ``modes`` start of CST."""
+
+    name: ClassVar[str] = "modes-gp"
+    label: ClassVar[str] = "Modes + Gaussian process"
+    frames_only: ClassVar[bool] = True
+    start: ClassVar[str] = "modes"
+
+    rank: int | str = setting("auto", "number of modes; auto: chosen by held-out pixels", ("auto",), low=1)
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        assert isinstance(self.kind_, Frames)  # frames_only
+        data = self.kind_.batch(samples, torch.float64, torch.device("cpu"))
+        self.kind_.modes = self.kind_.fit_modes(data, self.seed, None if self.rank == "auto" else int(self.rank))
+
+    def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
+        assert isinstance(self.kind_, Frames)
+        return self.scaling_.values(self._answers(context, queries, self._start(self.start, self.kind_.modes)))
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
+        self.kind_.check_prior("modes")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ModesLinear(ModesGP):
+    """Frames projected onto spatial modes, then straight lines in time: the usual way of widefield imaging."""
+
+    name: ClassVar[str] = "modes-linear"
+    label: ClassVar[str] = "Modes + linear interpolation"
+    start: ClassVar[str] = "linear"
 
 
 def thin_plate(context: Samples, at: Float[np.ndarray, " m"], smoothing: float = 0.0) -> Float[np.ndarray, "N m c"]:

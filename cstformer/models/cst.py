@@ -194,10 +194,10 @@ class CST(UserSettings, NeuralModel, BaseEstimator):
         sizes = {name: getattr(run, name) for name in setting_fields(NetworkSettings)}
         if (known := self.kind_.covariates) is not None and (calendar := self.kind_.calendar) is not None:
             sizes |= {"covariates": known.size, "calendar": calendar.rates, "time_axis": calendar.axis}
-        return Architecture(d=d, c=c, near=near, **self.kind_.network_options(self.start, self.pattern), **sizes)
+        return Architecture(d=d, c=c, near=near, **self.kind_.network_options(run.start, self.pattern), **sizes)
 
     def _description(self) -> dict[str, Any]:
-        chosen = {name: getattr(self.run_, name) for name in (*AUTOMATIC, "nearness")}
+        chosen = {name: getattr(self.run_, name) for name in (*AUTOMATIC, "nearness", "start")}
         return super()._description() | {
             "noise": self.noise_,
             "cells": self.cells_,
@@ -210,7 +210,7 @@ class CST(UserSettings, NeuralModel, BaseEstimator):
         super()._restore(tensors, about, d, c)
         self.noise_, self.mu_ = about["noise"], about["mu"]
         self.cells_ = about.get("cells", 0.0)  # version 0.1.0 hid whole points alone
-        self.kind_.check_prior(self.start)
+        self.kind_.check_prior(self.run_.start)
 
     def _check_sizes(self, tensors: dict[str, Tensor], d: int, c: int) -> None:
         found = sum(v.numel() for v in tensors.values())

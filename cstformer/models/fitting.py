@@ -65,7 +65,8 @@ class Fitting:
         limit = memory_limit(samples)
         self.training, self.held_out = training, held_out[:limit]
         some = self.data[training[:limit]]
-        model.kind_.fit_prior(some, model.start, model.seed, model._corruption)
+        start = model.kind_.fit_prior(some, model.start, model.seed, model._corruption)
+        model.run_ = dataclasses.replace(model.run_, start=start)
         self.spacing = model.kind_.spacing(some)
         self.shape = samples.d, samples.c
         model.cells_ = model.kind_.cell_gaps(some) if model.hide_cells == "auto" else float(model.hide_cells)

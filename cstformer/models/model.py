@@ -30,6 +30,8 @@ from cstformer.starts.kind import Corruption
 from cstformer.starts.kinds import kind_from, kind_of
 from cstformer.training.settings import check_names, check_settings, setting, setting_fields
 
+PRIOR = "prior."  # what the names of tensors of the prior begin with, in a model file
+
 
 class NotFitted(CSTError, NotFittedError):
     """A model was asked before it was fitted."""
@@ -213,7 +215,8 @@ class Model(ABC):
             **self.kind_.describe(),
             **self.kind_.describe_known(),
         }
-        save_model(folder, self._tensors(), about | self._description())
+        prior = {PRIOR + name: x for name, x in self.kind_.tensors().items()}
+        save_model(folder, self._tensors() | prior, about | self._description())
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
@@ -223,6 +226,8 @@ class Model(ABC):
             model = cls(**about["settings"])
             model._check_settings()
             model.kind_ = kind_from(about)
+            prior = {name: tensors.pop(name) for name in list(tensors) if name.startswith(PRIOR)}
+            model.kind_.restore_tensors({name.removeprefix(PRIOR): x for name, x in prior.items()}, about)
             if cls.reads_covariates:
                 model.kind_.restore_known(about)
             model.names_ = about["names"]

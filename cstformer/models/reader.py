@@ -74,7 +74,7 @@ class Reader:
         self.network, self.scaling = model.network_, model.scaling_
         batch = model._batch(context) if batch is None else batch
         with torch.no_grad():
-            self.start = model.kind_.start(model.start, batch)
+            self.start = model.kind_.start(model.run_.start, batch)
             self.batch = self.network.prepare(batch, self.start)
             joint = self.network.architecture.pattern == "joint"
             self.encoded = None if joint else self.network.encode(self.batch)
@@ -226,7 +226,8 @@ def _known(model: CST, values: Any, queries: np.ndarray) -> Tensor:
     """Check the values of queries; in the model's units."""
     a = model.network_.architecture
     if a.view is not None:
-        raise CSTError(f"values cannot replace the initial values of start={model.start!r}, which are more; omit them")
+        start = model.run_.start
+        raise CSTError(f"values cannot replace the initial values of start={start!r}, which are more; omit them")
     y = as_floats("values", values)
     shape = (*queries.shape[:2], a.c)
     if y.shape != shape or not np.isfinite(y).all():

@@ -2,8 +2,8 @@ r"""The start for patches: interpolate whole frames in time, then cut the patch 
 
 The context is frames on a patch grid. A query at (t, row, col) starts at
 :math:`\sum_i w_i(t)\, \text{frame}_i`, where the weights :math:`w_i` are those of any start of `curves` in time
-(``smooth``: each band of `waves` has its own), resampled at the patch's pixel positions by cubic convolution (Keys,
-1981; C1, exact on the pixel grid).
+(``smooth``: each band of `waves` has its own; ``modes``: each of the `modes`), resampled at the patch's pixel positions
+by cubic convolution (Keys, 1981; C1, exact on the pixel grid).
 Beyond the frame the edge pixel continues, or, if the layout is periodic, the opposite edge.
 """
 
@@ -22,13 +22,14 @@ from cstformer.starts.cubic_convolution import keys_weights
 from cstformer.starts.curves import Start, make_start
 from cstformer.starts.film import Film
 from cstformer.starts.gaussian_process import Kernel, smoothing_weights
+from cstformer.starts.modes import FrameModes
 from cstformer.starts.pixel_view import HALO
 from cstformer.starts.trust import Trust, continued
 from cstformer.starts.waves import Waves
 from cstformer.taylor import series
 from cstformer.taylor.series import Series
 
-Smoother = Waves | Kernel | Trust | None
+Smoother = Waves | Kernel | Trust | FrameModes | None
 Corner = tuple[Int[Tensor, "B m"], Int[Tensor, "B m"]]
 """Row and column of the first pixel of each window."""
 Windows = Callable[[Series, Corner, tuple[int, int]], Series]
@@ -45,13 +46,14 @@ def frame_start(name: str, batch: Batch, grid: FrameGrid, smoother: Smoother = N
     Parameters
     ----------
     name : str
-        A start of `curves.STARTS`, applied in time; ``wiener``: the frames filtered in space, then ``cubic``;
-        ``median``: the view of `Trust` of each pixel of the patch and around it, then ``linear``; ``motion``: the
-        same of a `Film`.
+        A start of `curves.STARTS`, applied in time; ``modes``: ``smooth`` for each mode; ``wiener``: the frames
+        filtered in space, then ``cubic``; ``median``: the view of `Trust` of each pixel of the patch and around it,
+        then ``linear``; ``motion``: the same of a `Film`.
     batch : Batch with coordinates (t, row, col), ordered by time and located by ``grid``
     grid : FrameGrid
     smoother : what was fitted to the training frames
-        Waves, for ``smooth`` and ``wiener``; Kernel in time of all pixels, for ``smooth``; Trust, for ``median``.
+        Waves, for ``smooth`` and ``wiener``; Kernel in time of all pixels, for ``smooth``; Trust, for ``median``;
+        FrameModes, for ``modes``, or to apply another start to the coefficients of modes.
     """
     times, exists, frames = grid.whole(batch)
     if name == "motion":
@@ -60,17 +62,24 @@ def frame_start(name: str, batch: Batch, grid: FrameGrid, smoother: Smoother = N
     if name == "median":
         assert isinstance(smoother, Trust), "the median start needs fitted trust"
         name, frames, halo = "linear", smoother.sight(continued(frames, exists)), HALO
+    movie = frame_movie(name, times, exists, frames, smoother)
+    return lambda x: _cut_out(x, functools.partial(movie.windows, grid.layout.periodic), grid, halo)
+
+
+def frame_movie(name: str, times: Tensor, exists: Tensor, frames: Tensor, smoother: Smoother = None) -> FrameMovie:
+    """Whole frames (B, T, H, W, C) and their interpolation in time; see `frame_start`."""
+    if isinstance(smoother, FrameModes):
+        return _ModeMovie("smooth" if name == "modes" else name, times, exists, frames, smoother)
+    assert name != "modes", "the modes start needs fitted modes"
     if name == "wiener":
         assert isinstance(smoother, Waves), "the wiener start needs fitted waves"
         name, frames = "cubic", smoother.wiener(frames)
     if name == "smooth" and isinstance(smoother, Waves):
-        movie: _Movie = _WaveMovie(times, exists, frames, smoother)
-    else:
-        movie = _Movie(name, times, exists, frames, smoother if isinstance(smoother, Kernel) else None)
-    return lambda x: _cut_out(x, functools.partial(movie.windows, grid.layout.periodic), grid, halo)
+        return _WaveMovie(times, exists, frames, smoother)
+    return FrameMovie(name, times, exists, frames, smoother if isinstance(smoother, Kernel) else None)
 
 
-class _Movie:
+class FrameMovie:
     """Frames, and their interpolation in time.
 
     Parameters
@@ -96,7 +105,7 @@ class _Movie:
 
     def at_moments(self, t: Tensor) -> Tensor:
         """Whole frames (B, u, H, W, C) at the moments (B, u)."""
-        return torch.einsum("but,bthwc->buhwc", self.weights(series.constant(t[..., None])).value, self.frames)
+        return torch.einsum("but,bthwc->buhwc", self.weights(series.constant(t[..., None])).value, self.stack)
 
     def windows(self, periodic: bool, x: Series, corner: Corner, size: tuple[int, int]) -> Series:
         """Windows (J, B, m, rows, cols, C) at the queries."""
@@ -116,7 +125,7 @@ class _Movie:
         return make_start(self.name, self.times[..., None], identity, mask, kernel)
 
 
-class _WaveMovie(_Movie):
+class _WaveMovie(FrameMovie):
     """Frames whose bands of waves are smoothed in time, each with its own kernel."""
 
     def __init__(self, times: Tensor, exists: Tensor, frames: Tensor, waves: Waves):
@@ -143,6 +152,34 @@ class _WaveMovie(_Movie):
     @functools.cached_property
     def _amplitudes(self) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
         return self.waves.split(self.frames), smoothing_weights(self.waves.loud, self.times, self.exists)
+
+
+class _ModeMovie(FrameMovie):
+    """Modes whose coefficients are interpolated in time, and the mean frame."""
+
+    def __init__(self, name: str, times: Tensor, exists: Tensor, frames: Tensor, modes: FrameModes):
+        super().__init__(name, times, exists, frames)
+        self.modes = modes
+
+    @functools.cached_property
+    def weights(self) -> Start:
+        """Coefficients (J, B, m, K) of the modes, and 1 for the mean frame: (J, B, m, K + 1)."""
+        scale, known = self.modes.scale.to(self.frames), self.modes.coefficients(self.frames)
+        observed = self.exists[..., None].expand_as(known)
+        kernel = self.modes.kernel if self.name == "smooth" else None
+        inner = make_start(self.name, self.times[..., None], known, observed, kernel)
+
+        def weights(t: Series) -> Series:
+            one = series.constant(torch.ones_like(t.value)).lift(t)
+            return series.concatenate([inner(t).map(lambda c: c * scale), one], -1)
+
+        return weights
+
+    @functools.cached_property
+    def stack(self) -> Tensor:
+        """The modes and the mean frame, the same for all samples: (B, K + 1, H, W, C)."""
+        pictures = torch.cat([self.modes.vectors, self.modes.mean[None]]).to(self.frames)
+        return pictures.expand(len(self.frames), *pictures.shape)
 
 
 def _film_start(film: Film, grid: FrameGrid) -> Start:

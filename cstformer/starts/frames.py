@@ -19,11 +19,13 @@ from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError
+from cstformer.starts.choosing import choose_modes
 from cstformer.starts.curves import Start
 from cstformer.starts.frame_start import Smoother, frame_start
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kernel_fit import fit_kernel
 from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
+from cstformer.starts.modes import FrameModes, fit_modes
 from cstformer.starts.pixel_view import PixelView
 from cstformer.starts.trust import Trust, fit_trust
 from cstformer.starts.waves import Waves, fit_waves
@@ -39,6 +41,8 @@ class Frames(DataKind):
     ----------
     waves : Waves, set by `fit_prior`
         Spectrum and kernels in time of the frames, for the start ``smooth``.
+    modes : FrameModes or None, set by `fit_prior`
+        Modes in space and their kernels in time, for the start ``modes``.
     trust : Trust or None, set by `fit_prior`
         Which pixels to believe, for the start ``median``.
     """
@@ -57,6 +61,7 @@ class Frames(DataKind):
         super().__init__(scaling, layout)
         self.grid = FrameGrid.of(layout, scaling)
         self.waves: Waves | None = None
+        self.modes: FrameModes | None = None
         self.trust: Trust | None = None
 
     @classmethod
@@ -107,7 +112,7 @@ class Frames(DataKind):
 
     def check_start(self, start: str, pattern: str, corrupted: bool) -> None:
         """The starts that view pixels need the pattern ``context``; ``median`` needs a corruption to learn from."""
-        if pattern == "joint" or (start == "median" and not corrupted):
+        if (pattern == "joint" and start != "modes") or (start == "median" and not corrupted):
             super().check_start(start, pattern, corrupted)
 
     def check_coord_noise(self, coord_noise: float) -> None:
@@ -129,27 +134,42 @@ class Frames(DataKind):
         """Standard deviation of the noise of single pixels: an upper bound, see `pixel_noise`."""
         return pixel_noise(batch, self.grid)
 
-    def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> None:
-        """Fit kernel and waves, and for the start ``median`` the trust in pixels."""
-        super().fit_prior(batch, start, seed)
+    def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> str:
+        """Fit kernel and waves, for the start ``modes`` the modes, and for ``median`` the trust in pixels.
+
+        ``auto`` is ``modes`` where they predict hidden frames better than the waves of ``smooth`` do.
+        """
+        chosen = super().fit_prior(batch, start, seed)
         self.waves = self.fit_waves(batch)
+        if start == "modes":
+            self.modes = self.fit_modes(batch, seed)
+        if start == "auto" and corruption is None:
+            self.modes = choose_modes(batch, self.grid, self.waves, seed)
+            chosen = "smooth" if self.modes is None else "modes"
         if start == "median":
             assert corruption is not None
             some = batch[torch.arange(min(TRUST_SAMPLES, len(batch)))]
             given = self.corrupt(some, corruption, torch.Generator().manual_seed(seed))
             self.trust = fit_trust(self.grid.whole(some)[2], self.grid.whole(some.replace(values=given))[2])
+        return chosen
+
+    def fit_modes(self, batch: Batch, seed: int, rank: int | None = None) -> FrameModes:
+        """Fit the modes of all frames; ``rank`` as in `modes.fit_modes`."""
+        times, exists, frames = self.grid.whole(batch)
+        return fit_modes(times, frames, exists, seed, rank)
 
     def check_prior(self, start: str) -> None:
-        """Training needs the waves as well, and the start ``median`` the trust."""
+        """Training needs the waves as well, the start ``modes`` the modes, and ``median`` the trust."""
         super().check_prior(start)
-        missing = [name for name in ("waves", "trust") if getattr(self, name) is None]
-        if "waves" in missing or (start == "median" and missing):
-            raise ValueError(f"{missing[0]} is missing")
+        needed = {"median": "trust", "modes": "modes"}
+        for name in ("waves", *([needed[start]] if start in needed else [])):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is missing")
 
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
         """Interpolate frames in time and cut the patch out."""
         if smoother is None:
-            smoother = self.trust if name == "median" else self.waves
+            smoother = {"median": self.trust, "modes": self.modes}.get(name, self.waves)
         return frame_start(name, batch, self.grid, smoother)
 
     def posterior_mean(self, batch: Batch) -> Callable[[Tensor], Tensor]:
@@ -160,12 +180,12 @@ class Frames(DataKind):
     def network_options(self, start: str, pattern: str) -> dict[str, Any]:
         """Which numbers tokens carry.
 
-        The start ``smooth`` does not pass through the data: context tokens then carry it and, apart from it, what it
-        leaves of their values. Other starts pass through the data, and nothing would be left.
+        The starts ``smooth`` and ``modes`` do not pass through the data: context tokens then carry them and, apart from
+        them, what they leave of their values. Other starts pass through the data, and nothing would be left.
         """
         viewed = start in ("median", "motion")
         view = PixelView(*self.layout.patch, self.layout.channels) if viewed else None
-        return {"split_context": start == "smooth" and pattern == "context", "view": view}
+        return {"split_context": start in ("smooth", "modes", "auto") and pattern == "context", "view": view}
 
     def corrupt(self, batch: Batch, corruption: Corruption, generator: Generator) -> Tensor:
         """Corrupt whole frames (B, T, H, W, C)."""
@@ -193,7 +213,19 @@ class Frames(DataKind):
             "scaling": self.scaling.describe(),
             "layout": self.layout.to_dict(),
             **{name: None if x is None else dataclasses.asdict(x) for name, x in fitted.items()},
+            "modes": None if self.modes is None else dataclasses.asdict(self.modes.kernel),
         }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The modes, which are too large for JSON."""
+        return {} if self.modes is None else self.modes.tensors()
+
+    def restore_tensors(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Modes and their kernels."""
+        if about.get("modes") is not None:
+            self.modes = FrameModes.from_tensors(tensors, about["modes"])
+            if self.modes.mean.shape != (*self.layout.frame, self.layout.channels):
+                raise ValueError("modes are not those of the layout")
 
     @classmethod
     def from_description(cls, about: dict[str, Any]) -> Self:

@@ -48,6 +48,7 @@ def fit_kernel(
     max_noise: float = 3.0,
     max_numbers: int = 2000,
     smoothness: Sequence[float | None] = (None,),
+    shortest: float = SMALLEST,
 ) -> Kernel:
     """Maximise the marginal likelihood over the kernel's hyper-parameters.
 
@@ -65,6 +66,8 @@ def fit_kernel(
         Samples are drawn until their points exceed this number; more would not change the estimate.
     smoothness : sequence of float or None
         Smoothnesses to choose from; the likelihood decides.
+    shortest : float
+        Lower bound of the lengthscales. What changes faster counts as noise.
     """
     coords, values, exists = _subset(coords, values, exists, seed, max_numbers)
     d = coords.shape[-1]
@@ -75,7 +78,7 @@ def fit_kernel(
         starts = every if best is None else [ROUGH_START]
         thetas = [_logarithms(Kernel((length,) * d, 1.0, START_OFFSET, noise)) for length, noise in starts]
         for theta in thetas if best is None else [best[1], *thetas]:
-            score, found = _maximise(theta, coords, values, exists, max(max_noise, MIN_NOISE), nu)
+            score, found = _maximise(theta, coords, values, exists, max(max_noise, MIN_NOISE), nu, shortest=shortest)
             if best is None or score > best[0]:
                 best = score, found, nu
     assert best is not None
@@ -83,7 +86,14 @@ def fit_kernel(
 
 
 def fit_channels(
-    kernel: Kernel, coords: Tensor, values: Tensor, observed: Tensor, seed: int = 0, max_noise: float = 3.0
+    kernel: Kernel,
+    coords: Tensor,
+    values: Tensor,
+    observed: Tensor,
+    seed: int = 0,
+    max_noise: float = 3.0,
+    max_numbers: int = CHANNEL_NUMBERS,
+    shortest: float = SMALLEST,
 ) -> Kernel:
     """Give each channel a kernel of its own where the likelihood says so.
 
@@ -96,6 +106,7 @@ def fit_channels(
     coords : Tensor (N, n, d), scaled to [0,1]^d
     values : Tensor (N, n, c), standardised
     observed : Tensor (N, n, c)
+    seed, max_noise, max_numbers, shortest : as in `fit_kernel`
 
     Returns
     -------
@@ -108,10 +119,10 @@ def fit_channels(
         if not bool(some.any()):
             kernels.append(kernel)
             continue
-        x, y, exists = _subset(coords[some], values[some][..., [channel]], mask[some], seed, CHANNEL_NUMBERS)
+        x, y, exists = _subset(coords[some], values[some][..., [channel]], mask[some], seed, max_numbers)
         shared += log_likelihood(kernel, x, y, exists)
         theta, bound = _logarithms(kernel), max(max_noise, MIN_NOISE)
-        score, theta = _maximise(theta, x, y, exists, bound, kernel.smoothness, CHANNEL_ITERATIONS)
+        score, theta = _maximise(theta, x, y, exists, bound, kernel.smoothness, CHANNEL_ITERATIONS, shortest)
         own += score
         numbers += int(exists.sum())
         kernels.append(_kernel(theta, kernel.smoothness))
@@ -207,6 +218,7 @@ def _maximise(
     max_noise: float,
     smoothness: float | None,
     iterations: int = 60,
+    shortest: float = SMALLEST,
 ) -> tuple[float, Float[Tensor, " p"]]:
     """Log likelihood and hyper-parameters after L-BFGS from ``theta``, inside the box of sensible values.
 
@@ -215,7 +227,7 @@ def _maximise(
     """
     theta = theta.clone().requires_grad_()
     d = coords.shape[-1]
-    low = torch.tensor([math.log(SMALLEST)] * (d + 2) + [math.log(MIN_NOISE)], dtype=theta.dtype)
+    low = torch.tensor([math.log(shortest)] * d + [math.log(SMALLEST)] * 2 + [math.log(MIN_NOISE)], dtype=theta.dtype)
     high = torch.tensor([math.log(LARGEST)] * (d + 2) + [math.log(max_noise)], dtype=theta.dtype)
     optimiser = torch.optim.LBFGS([theta], max_iter=iterations, line_search_fn="strong_wolfe")
     # Per number of the data: the scale of loss and penalty does not depend on how many data there are.

@@ -33,6 +33,7 @@ MAX_NOISE = 3.0  # largest noise that a kernel may find, in standard deviations 
 SPECIAL_STARTS = {
     "median": "frames (frames_to_samples), fit(frames, given=corruption) and pattern='context'",
     "motion": "frames (frames_to_samples) and pattern='context'",
+    "modes": "frames (frames_to_samples)",
 }
 
 
@@ -154,10 +155,11 @@ class DataKind(ABC):
         batch = self.batch(samples, torch.float64, torch.device("cpu"))
         return self.fit_noises(self.fit_kernel(batch, seed), batch, seed)
 
-    def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> None:
-        """Fit what the starts need to training samples."""
+    def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> str:
+        """Fit what the starts need to training samples; returns the start, chosen by the data where it is ``auto``."""
         self.kernel = self.fit_kernel(batch, seed)
         self.noises = self.fit_noises(self.kernel, batch, seed)
+        return "smooth" if start == "auto" else start
 
     def check_prior(self, start: str) -> None:
         """Refuse a model file without what its start needs."""
@@ -209,6 +211,13 @@ class DataKind(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """As JSON: scaling, layout and what `fit_prior` fitted."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `fit_prior` fitted and JSON should not hold."""
+        return {}
+
+    def restore_tensors(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:  # noqa: B027
+        """Take back what `tensors` gave."""
 
     @classmethod
     @abstractmethod

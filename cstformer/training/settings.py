@@ -59,9 +59,11 @@ class TokenSettings:
     )
     start: str = setting(
         "smooth",
-        "the first value of a query, which the network improves; frames also have motion (moves what moves from "
-        "one frame to the next) and median (robust to corrupted pixels, for fit(frames, given=corruption))",
-        ("linear", "hermite", "cubic", "smooth", "median", "motion"),
+        "the first value of a query, which the network improves; frames also have modes (a few pictures, each with a "
+        "Gaussian process in time), motion (moves what moves from one frame to the next) and median (robust to "
+        "corrupted pixels, for fit(frames, given=corruption)); auto: for frames smooth or modes, by how well they "
+        "predict hidden frames",
+        ("auto", "linear", "hermite", "cubic", "smooth", "modes", "median", "motion"),
     )
     coord_noise: float = setting(
         0.0, "sd of the noise added to context coordinates in training, in units of the domain", low=0
