@@ -74,6 +74,7 @@ MOVIE_CASES = {
     "lstm": Case(0.2, dict(steps=200, learning_rate=1e-2)),
     "convlstm": Case(0.4, dict(steps=60, learning_rate=2e-2)),
     "convgru": Case(0.3, dict(steps=20, learning_rate=2e-2)),
+    "blind-spot": Case(0.6, dict(steps=80, learning_rate=1e-2, reach=2)),
     "copy": Case(0.4),
     "nlm": Case(0.3),
     "latent-ode": Case(0.4, dict(steps=100, learning_rate=2e-2)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cstformer.baselines.bert import BertTransformer, TransformerLinear, TransformerSpline
+from cstformer.baselines.blind_spot import BlindSpot
 from cstformer.baselines.boosting import GradientBoosting
 from cstformer.baselines.filters import CopyInput, MedianFilter, NonLocalMeans, SwitchingMedian
 from cstformer.baselines.fourier_operators import FNO2D, FNO3D
@@ -48,6 +49,7 @@ BASELINES: dict[str, type[Model]] = {
     "lstm": LSTM,
     "convlstm": ConvLSTM,
     "convgru": ConvGRU,
+    "blind-spot": BlindSpot,
     "copy": CopyInput,
     "median": MedianFilter,
     "switching-median": SwitchingMedian,
@@ -62,6 +64,7 @@ __all__ = [
     "LFADS",
     "LSTM",
     "BertTransformer",
+    "BlindSpot",
     "ConvGRU",
     "ConvLSTM",
     "CopyInput",

@@ -65,7 +65,8 @@ class FrameModes:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], kernel: dict[str, Any]) -> FrameModes:
         """The inverse of `tensors`, with the description of the kernel."""
-        modes = cls(*(tensors[name].double() for name in ("mean", "vectors", "scale")), Kernel.from_description(kernel))
+        mean, vectors, scale = (tensors[name].double() for name in ("mean", "vectors", "scale"))
+        modes = cls(mean, vectors, scale, Kernel.from_description(kernel))
         if modes.vectors.shape[1:] != modes.mean.shape or modes.scale.shape != modes.vectors.shape[:1]:
             raise ValueError("modes do not fit together")
         return modes
@@ -154,4 +155,4 @@ def distinct_frames(
 
 
 def _digests(frames: np.ndarray) -> list[bytes]:
-    return [hashlib.blake2b(np.ascontiguousarray(x), digest_size=16).digest() for x in frames]
+    return [hashlib.blake2b(x.tobytes(), digest_size=16).digest() for x in frames]

@@ -28,7 +28,7 @@ pytest.importorskip("zarr")
 CONFIG = dataclasses.replace(calcium.EXPERIMENT.presets["smoke"], animals=2, training=1, segments=30, rings=(4, 2))
 DATA = os.environ.get("CST_DATA", "")
 ROWS = [
-    *("CST", "lstm", "raw data", "linear", rows.BLURRED_START, rows.BLUR),
+    *("CST", "lstm", "raw data", "linear", "modes-gp", "blind-spot", rows.BLURRED_START, rows.BLUR),
     waves.FINITE,
 ]
 
@@ -81,14 +81,15 @@ def test_every_row_and_condition(smoke):
     found = {}
     for row in result["table"]:
         found.setdefault(row["condition"], set()).add(row["model"])
-    frames = {"CST", "LSTM", "raw data", "linear"}
+    decoded = {"CST", "LSTM", "raw data"}
+    frames = decoded | {"linear", rows.MODES_GP, "DeepInterpolation"}
     kinds = ("", ", last frame", ", received")
     maps = {f"CST, {layer}{kind}" for layer in ("layer 1", "layer 2", "all layers") for kind in kinds}
     assert found == {
         RECONSTRUCTION: frames,
         BETWEEN: frames,
-        "decoding, blocked split": frames - {"linear"} | {"raw data, last frame"},
-        "decoding, random split": frames - {"linear"} | {"raw data, last frame"},
+        "decoding, blocked split": decoded | {"raw data, last frame"},
+        "decoding, random split": decoded | {"raw data, last frame"},
         "decoding, blocked split, maps of CST": maps,
         "decoding, random split, maps of CST": maps,
         "recording, frames in between": {rows.BLURRED_START, rows.BLUR, "linear"},
@@ -281,7 +282,10 @@ def test_presets_make_models_that_accept_their_settings(monkeypatch):
             getattr(model, "_check_settings", lambda: None)()
             assert model.seed == 3
     trained = [c for c in calcium.EXPERIMENT.cells(rows.Config()) if c.model.startswith("CST")]
-    assert len(trained) + len(rows.RIVALS) == 9  # nine trainings of six minutes
+    assert len(trained) + len(rows.RIVALS) == 11  # eleven trainings of six minutes
+    assert rows.make_model(rows.WIDE_LFADS, rows.Config(), 0).factors == 100
+    assert rows.make_model("LFADS", rows.Config(), 0).factors == 40
+    assert calcium.EXPERIMENT.row_name("lfads") == "LFADS"
     paper = rows.make_model(rows.BASE, calcium.EXPERIMENT.presets["paper"], 0)
     assert (paper.width, paper.layers, paper.heads, paper.attention_kind) == (768, 12, 12, "nystrom")
 
@@ -300,7 +304,8 @@ def test_without_the_recording_its_rows_are_left_out(monkeypatch, tmp_path):
 def test_the_whole_smoke_run(tmp_path, data_folder):
     result = base.run_experiment(calcium.EXPERIMENT, "smoke", tmp_path / "run", quiet=True, jobs=2)
     names = {row["model"] for row in result["table"] if row["condition"] == "decoding, blocked split"}
-    assert names == {"CST", *rows.RIVALS, "raw data", "raw data, last frame"}
+    blind = {"DeepInterpolation"}  # it has no latent state
+    assert names == {"CST", *rows.RIVALS, "raw data", "raw data, last frame"} - blind
     table = {row["model"] for row in result["table"] if row["condition"] == rows.RINGS}
     assert table == {"CST", *waves.METHODS}
 

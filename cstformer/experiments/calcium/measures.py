@@ -52,7 +52,7 @@ def measure_animals(
     ``raw``: decode from the frames themselves. Models without a latent state are not decoded.
     """
     arrays, facts = measured_frames(model, animals, config), {}
-    if raw or hasattr(model, "report_"):  # trained models have attention or a latent state
+    if raw or isinstance(model, CST) or hasattr(getattr(model, "network_", None), "latent"):
         way = CHOSEN
         if isinstance(model, CST):
             scores = _scores_in_training(model, animals, config, seed)

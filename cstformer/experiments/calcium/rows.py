@@ -14,8 +14,25 @@ SIMULATED, RECORDING, RINGS = "simulated animals", "recording", "waves of known 
 MAIN, SMALL, BASE = "CST", "CST-small", "CST-base"
 RAW, START, BLUR = "raw data", "space–time Wiener", "blur + linear"
 NOISY_START, BLURRED_START = "CST (smooth start)", "CST (blurred frames)"
-RIVALS = {"LatentODE": "latent-ode", "LSTM": "lstm", "ConvLSTM": "convlstm", "LFADS": "lfads", "ViViT": "vivit"}
-CLASSICAL = {RAW: "copy", "linear": "linear", "cubic": "cubic", START: "space-time-wiener"}
+MODES_LINEAR, MODES_GP, WIDE_LFADS = "modes + linear", "modes + GP", "LFADS, 100 factors"
+RIVALS = {
+    "LatentODE": "latent-ode",
+    "LSTM": "lstm",
+    "ConvLSTM": "convlstm",
+    "LFADS": "lfads",
+    WIDE_LFADS: "lfads",
+    "ViViT": "vivit",
+    "DeepInterpolation": "blind-spot",
+}
+RIVAL_SETTINGS: dict[str, dict[str, Any]] = {WIDE_LFADS: {"factors": 100}}  # the paper's number; the default is 40
+CLASSICAL = {
+    RAW: "copy",
+    "linear": "linear",
+    "cubic": "cubic",
+    START: "space-time-wiener",
+    MODES_LINEAR: "modes-linear",
+    MODES_GP: "modes-gp",
+}
 PAPER_R2 = {RAW: 0.595, "LatentODE": -0.316, "LSTM": 0.024, "ConvLSTM": 0.342, "LFADS": 0.609, "ViViT": 0.637}
 PAPER_R2 |= {SMALL: 0.676, BASE: 0.774}
 LONG = 3000  # steps: more than the time limit allows, so that training is annealed by the clock
@@ -85,7 +102,8 @@ def make_model(name: str, config: Config, seed: int) -> Any:
     if name in CLASSICAL:
         return BASELINES[CLASSICAL[name]](seed=seed)
     if name in RIVALS:
-        sizes = dict(SIZES["calcium"][name].settings) if config.preset == "paper" else {}
+        size = SIZES["calcium"].get(name) if config.preset == "paper" else None
+        sizes = RIVAL_SETTINGS.get(name, {}) if size is None else dict(size.settings)
         steps = {} if config.preset == "paper" else {"steps": LONG}
         return BASELINES[RIVALS[name]].preset(config.preset, **common | steps | sizes | config.rivals)
     if name in (SMALL, BASE):
