@@ -271,7 +271,8 @@ class ModesGP(_Field):
         return self.scaling_.values(self._answers(context, queries, self._start(self.start, self.kind_.modes)))
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
-        self.kind_.check_prior("modes")
+        if about["modes"] is None:
+            raise ValueError("modes is missing")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
