@@ -126,7 +126,9 @@ def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
 
 def test_the_starts_are_those_of_the_code():
     assert setting_fields()["start"].metadata["choices"] == (
+        "auto",
         *STARTS,
+        "modes",
         "median",
         "motion",
     )  # the last two of frames alone
