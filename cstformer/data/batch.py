@@ -80,9 +80,9 @@ class Batch:
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
-        """Number of points of each sample, up to the last that exists."""
+        """Number of points of each sample, up to the last that exists; of frames all of them, which have places."""
         number = torch.arange(1, self.coords.shape[1] + 1, device=self.coords.device)
-        return (self.exists * number).amax(1)
+        return (self.exists * number if self.frame is None else number.expand(len(self), -1)).amax(1)
 
     def cut(self, n: int) -> Batch:
         """The first ``n`` points of each sample."""
@@ -95,7 +95,7 @@ class Batch:
         come together: of every `POOL` batches of a random order, the samples are sorted by length, up and down in turn.
         """
         lengths = self.lengths.cpu()[samples]
-        if self.frame is not None or int(lengths.max()) <= UNEVEN * float(lengths.double().mean()):
+        if int(lengths.max()) <= UNEVEN * float(lengths.double().mean()):
             return None
 
         def order(generator: Generator) -> Tensor:

@@ -148,8 +148,6 @@ class SobolevObjective:
 
 def trimmed(batch: Batch) -> Batch:
     """Cut off points that are padding in every sample of the batch; in the whole batch, if processes share it."""
-    if batch.frame is not None:
-        return batch
     return batch.cut(int(sharing.maximum(batch.lengths.to(torch.float32))))
 
 
@@ -164,8 +162,7 @@ class Validation:
         self.objective = objective
         generator = torch.Generator().manual_seed(seed)
         index = torch.arange(len(batch)).repeat(patterns)
-        if batch.frame is None:  # samples of similar length are scored together
-            index = index[batch.lengths.cpu()[index].argsort(stable=True)]
+        index = index[batch.lengths.cpu()[index].argsort(stable=True)]  # samples of similar length are scored together
         self.batch = batch = batch[index]
         cells = objective.disturbance.cells
         self.keep = hide_for_validation(batch.observed, batch.exists, hide, cells, generator, batch.frame)

@@ -69,7 +69,11 @@ def test_fitted_attributes_end_in_an_underscore_and_fit_returns_self():
     model = tiny()
     assert fit_quickly(model, waves()) is model
     new = set(vars(model)) - set(setting_fields())
-    assert new == {"kind_", "names_", "shape_", "device_", "network_", "noise_", "mu_", "report_", "cells_", "run_"}
+    assert new == {"kind_", "names_", "shape_", "device_", "network_", "noise_", "noises_", "mu_"} | {
+        "report_",
+        "cells_",
+        "run_",
+    }
     assert model.get_params() == tiny().get_params()
     assert list(inspect.signature(model.fit).parameters)[:2] == ["samples", "y"]
 
