@@ -10,11 +10,15 @@ class CSTError(ValueError):
     """Something the caller gave cannot be used; the message names it, what arrived and what to do."""
 
 
+class UnknownName(CSTError):
+    """A name that does not exist, such as that of a column; made by `unknown`."""
+
+
 class CSTWarning(UserWarning):
     """Something was accepted but the caller should know about it (extrapolation, averaged duplicates)."""
 
 
-def unknown(kind: str, name: object, valid: Iterable[str]) -> CSTError:
+def unknown(kind: str, name: object, valid: Iterable[str]) -> UnknownName:
     """Error for a name that does not exist, with the nearest valid one.
 
     >>> print(unknown("setting", "learning_rat", ["learning_rate", "order"]))
@@ -23,4 +27,4 @@ def unknown(kind: str, name: object, valid: Iterable[str]) -> CSTError:
     valid = sorted(valid)
     near = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return CSTError(f"unknown {kind} {name!r}{hint} Valid: {', '.join(valid)}")
+    return UnknownName(f"unknown {kind} {name!r}{hint} Valid: {', '.join(valid)}")

@@ -66,10 +66,10 @@ def scratch_folder(beside: Path) -> Iterator[Path]:
 
 def _replace(tmp: Path, target: Path) -> None:
     """Move `tmp` to `target`, which may exist."""
+    if tmp.is_dir() and target.is_symlink() and target.is_dir():
+        target.unlink()  # the link alone: the folder that it leads to stays
     if not target.is_dir() or target.is_symlink():
-        if tmp.is_dir() and target.exists():
-            target.unlink()
-        os.replace(tmp, target)
+        os.replace(tmp, target)  # fails where a folder would take the place of a file
         return
     if not tmp.is_dir():
         raise IsADirectoryError(None, "it is a folder, not a file", str(target))

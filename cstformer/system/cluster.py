@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cstformer.errors import CSTError
+from cstformer.system.extras import missing
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def dask_cluster(scheduler: str | None) -> Iterator[Any]:
     try:
         from distributed import Client, KilledWorker
     except ImportError as error:
-        raise CSTError("scheduler= needs Dask; pip install cstformer[cluster]") from error
+        raise missing(error, "scheduler=") or error from error
     try:
         client = Client(scheduler, timeout=10)
     except (OSError, ValueError) as error:

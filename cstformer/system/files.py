@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cstformer.errors import CSTError
+from cstformer.system.extras import missing
 from cstformer.system.memory import memory_left
 
 MAX_BYTES = 16 * 2**30
@@ -35,9 +36,12 @@ def readable(path: str | os.PathLike[str], kind: str) -> Iterator[Path]:
     except CSTError as error:
         if str(source) in str(error):
             raise
-        raise CSTError(f"{source}: {error}") from error
+        raise type(error)(f"{source}: {error}") from error
     except ImportError as error:
-        raise CSTError(f"{source}: reading {kind} needs {error.name}; pip install cstformer[files]") from error
+        found = missing(error, f"{source}: reading {kind}")
+        if found is None:
+            raise
+        raise found from error
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise CSTError(f"cannot read {source} as {kind}: {reason[0]}") from error
@@ -55,6 +59,39 @@ def check_bytes(path: str | os.PathLike[str], declared: int, max_bytes: int = MA
 
 
 def check_hdf5(path: Path) -> None:
+    """Refuse an HDF5 file on which its library would not return, or that would show the content of other files.
+
+    Call it before any library opens the file. Other files, such as NetCDF 3, pass.
+    """
+    _check_heaps(path)
+    _check_own_data(path)
+
+
+def _check_own_data(path: Path) -> None:
+    """Refuse data outside of the file: external storage, virtual datasets and links to other files.
+
+    The library reads any local file as the numbers of such a dataset, e.g. a private key as bytes.
+    """
+    import h5py
+
+    if not path.is_file() or not h5py.is_hdf5(path):
+        return
+
+    def is_elsewhere(name: str, node: Any) -> str | None:
+        outside = isinstance(node, h5py.Dataset) and (node.is_virtual or node.external)
+        return name if outside else None
+
+    def leads_elsewhere(name: bytes, link: Any) -> bytes | None:
+        return name if link.type == h5py.h5l.TYPE_EXTERNAL else None
+
+    with h5py.File(path, "r") as file:
+        found = file.id.links.visit(leads_elsewhere, info=True) or file.visititems(is_elsewhere)
+    if found is not None:
+        name = found.decode(errors="replace") if isinstance(found, bytes) else found
+        raise CSTError(f"{path}: {name!r} takes its data from other files; copy them into one file")
+
+
+def _check_heaps(path: Path) -> None:
     """Refuse a damaged string heap, on which the HDF5 library (up to version 2.0) loops forever.
 
     A global heap ("GCOL") is a list of entries (number, count, size, bytes). A reader that meets an entry of size zero

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ def take_device() -> None:
         torch.cuda.set_device(int(local) % torch.cuda.device_count())
 
 
-def run_processes(count: int, code: str, folder: Path, progress: bool, saved: str) -> None:
+def run_processes(count: int, code: str, folder: Path, progress: bool, saved: Callable[[], str]) -> None:
     """Run Python ``code`` in ``count`` processes on this machine and wait for all; ``folder`` is its argument.
 
     When a process dies, the others get `GRACE` seconds and are then killed. A `CSTError` says what happened; its
-    message ends with ``saved``. Ctrl-C and SIGTERM are forwarded, so that the processes can stop cleanly.
+    message ends with the answer of ``saved``. Ctrl-C and SIGTERM are forwarded, so that the processes can stop cleanly.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -79,7 +79,7 @@ def run_processes(count: int, code: str, folder: Path, progress: bool, saved: st
     finally:
         _end(started)
     if any(process.returncode for process in started):
-        raise CSTError(f"{_what_happened(started, folder)}; {saved}")
+        raise CSTError(f"{_what_happened(started, folder)}; {saved()}")
 
 
 def _wait(started: list[subprocess.Popen]) -> None:

@@ -38,7 +38,7 @@ def test_processes_know_their_rank_and_not_the_job_they_are_in(tmp_path, monkeyp
         "text = f\"{is_first()} {started_processes()} {'SLURM_NTASKS' in os.environ}\";"
         "pathlib.Path(sys.argv[1], os.environ['RANK']).write_text(text)"
     )
-    run_processes(2, code, tmp_path, False, "")
+    run_processes(2, code, tmp_path, False, lambda: "")
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["True 2 False", "False 2 False"]
 
 
@@ -47,16 +47,16 @@ def test_a_killed_process_ends_the_others_at_once(tmp_path, monkeypatch):
     code = "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)"
     before = time.monotonic()
     with pytest.raises(CSTError, match=r"process 2 of 2 was killed by SIGKILL \(.*memory\?\); saved in x"):
-        run_processes(2, code, tmp_path, False, "saved in x")
+        run_processes(2, code, tmp_path, False, lambda: "saved in x")
     assert time.monotonic() - before < 10
 
 
 def test_the_reason_of_a_failure_is_passed_on(tmp_path):
     with pytest.raises(CSTError, match="process 1 of 1 failed: ZeroDivisionError: division by zero; saved in x"):
-        run_processes(1, "1 / 0", tmp_path, False, "saved in x")
+        run_processes(1, "1 / 0", tmp_path, False, lambda: "saved in x")
     (tmp_path / "0.error").write_text("the settings are wrong")
     with pytest.raises(CSTError, match="the settings are wrong; saved in x"):
-        run_processes(1, "1 / 0", tmp_path, False, "saved in x")
+        run_processes(1, "1 / 0", tmp_path, False, lambda: "saved in x")
 
 
 def test_a_stop_is_forwarded_to_the_processes(tmp_path):
@@ -65,5 +65,5 @@ def test_a_stop_is_forwarded_to_the_processes(tmp_path):
         "os.environ['RANK'] == '0' and os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
     )
     handler = signal.getsignal(signal.SIGTERM)
-    run_processes(1, code, tmp_path, False, "")
+    run_processes(1, code, tmp_path, False, lambda: "")
     assert signal.getsignal(signal.SIGTERM) is handler
