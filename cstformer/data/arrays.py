@@ -10,6 +10,36 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from cstformer.errors import CSTError
+from cstformer.system.files import MAX_BYTES
+from cstformer.system.memory import memory_left
+
+MOST_PADDING = 20
+"""Padded samples of more than `SMALL` bytes may have this many times the points that were given."""
+SMALL = 2**28
+
+
+def check_size(N: int, n: int, d: int, c: int, points: int | None = None, max_bytes: int = MAX_BYTES) -> None:
+    """Refuse samples (N, n) of d axes and c channels that do not fit into memory, before their arrays are made.
+
+    They take ``16 (d + c) + 2 c`` bytes a point: coordinates, values and mask, and a copy of each. ``points`` is how
+    many there are without padding; a table of short samples and a long one may pad to thousands of times its size.
+
+    >>> check_size(10**5, 10**5, 1, 1, points=2 * 10**5)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    cstformer.errors.CSTError: 100,000 samples, padded to the longest of 100,000 points, take 50,000 times the room ...
+    """
+    needed = N * n * (16 * (d + c) + 2 * c)
+    if points is not None and needed > SMALL and N * n > MOST_PADDING * points:
+        raise CSTError(
+            f"{N:,} samples, padded to the longest of {n:,} points, take {N * n // max(1, points):,} times the room of "
+            "their points; cut long samples into windows, or leave them out"
+        )
+    what = f"{N:,} samples of {n:,} points with {d} coordinate(s) and {c} value(s) need {needed:,} bytes"
+    if needed > 2 * max_bytes:
+        raise CSTError(f"{what}, more than twice max_bytes={max_bytes:,}; read fewer, or pass a larger max_bytes")
+    if needed > 2**20 and needed > (left := memory_left()):
+        raise CSTError(f"{what}, but only {left:,} are free; read fewer samples, or shorter windows")
 
 
 def as_floats(name: str, data: Any) -> np.ndarray:
@@ -65,27 +95,19 @@ def shaped_observed(observed: ArrayLike | None, shape: tuple[int, ...]) -> Bool[
     return np.broadcast_to(seen.reshape(*shape[:2], -1).astype(bool), shape)
 
 
-def refuse(bad: np.ndarray, what: str, remedy: str) -> None:
+def refuse(bad: np.ndarray, what: str, remedy: str, ids: Sequence[Any], channels: Sequence[str] | None = None) -> None:
     """Raise an error that names the first bad sample, point and channel, if there is one.
 
     Parameters
     ----------
     bad : bool (N, n) or (N, n, c).
+    ids, channels : names of the samples and of the channels.
     """
     if bad.any():
-        sample, point, *channel = np.argwhere(bad)[0]
-        where = f", channel {channel[0]}" if channel else ""
-        raise CSTError(f"{what} at {bad.sum()} places, first at sample {sample}, point {point}{where}; {remedy}")
-
-
-def first_few(mask: np.ndarray) -> str:
-    """The first few indices where `mask` is True, for a message.
-
-    >>> first_few(np.ones(7, bool))
-    '0, 1, 2, 3, 4 and 2 more'
-    """
-    found = np.flatnonzero(mask)
-    return ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+        sample, point, *channel = (int(i) for i in np.argwhere(bad)[0])
+        where = f", {channels[channel[0]] if channels else f'channel {channel[0]}'}" if channel else ""
+        label = ids[sample] if sample < len(ids) else sample
+        raise CSTError(f"{what} at {bad.sum()} places, first at sample {label!r}, point {point}{where}; {remedy}")
 
 
 def pad(arrays: Sequence[np.ndarray], n: int, fill: float | int = 0.0) -> np.ndarray:

@@ -84,6 +84,12 @@ class Batch:
         number = torch.arange(1, self.coords.shape[1] + 1, device=self.coords.device)
         return (self.exists * number if self.frame is None else number.expand(len(self), -1)).amax(1)
 
+    @property
+    def units(self) -> Int[Tensor, "B n"]:
+        """What is hidden as a whole: the number of each point or, of frames, of its frame."""
+        number = torch.arange(self.coords.shape[1], device=self.coords.device)
+        return number.expand(len(self), -1) if self.frame is None else self.frame
+
     def cut(self, n: int) -> Batch:
         """The first ``n`` points of each sample."""
         return self._map(lambda x: x[:, :n], keep=PER_SAMPLE)

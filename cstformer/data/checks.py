@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -10,19 +13,31 @@ from jaxtyping import Float
 
 from cstformer.data.arrays import as_floats
 from cstformer.data.dates import date_unit, dated_axis, epoch_shift, rebased
+from cstformer.data.grouping import named_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 
 
 def check_training(samples: Samples) -> Samples:
-    """Average repeated coordinates and sort the points; refuse samples of fewer than two."""
+    """Average repeated coordinates, sort the points, and leave out samples of fewer than two, with a warning."""
     if not isinstance(samples, Samples):
         raise CSTError(f"fit takes Samples, got {type(samples).__name__}; wrap arrays as Samples(coords, values)")
     samples = samples.merged().sorted()
-    few = np.flatnonzero(samples.point_observed.sum(1) < 2)
-    if len(few):
-        raise CSTError(f"samples {few[:5].tolist()} have fewer than two observed points; remove them or give them more")
+    few = samples.point_observed.sum(1) < 2
+    if few.all():
+        raise CSTError("all samples have fewer than two observed points; give them more")
+    if few.any():
+        told = named_samples(samples.sample_ids, few)
+        warnings.warn(f"left out {told} with fewer than two observed points", CSTWarning, stacklevel=5)
+        samples = samples[~few]
     return samples
+
+
+def check_context(context: Samples) -> Samples:
+    """Refuse anything but `Samples`."""
+    if not isinstance(context, Samples):
+        raise CSTError(f"context must be Samples, got {type(context).__name__}; wrap arrays as Samples(coords, values)")
+    return context
 
 
 def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray, "N m d"]:
@@ -32,8 +47,7 @@ def check_queries(context: Samples, at: Any, d: int, c: int) -> Float[np.ndarray
     >>> check_queries(curve, [0.5], d=1, c=1).tolist()
     [[[0.5]]]
     """
-    if not isinstance(context, Samples):
-        raise CSTError(f"context must be Samples, got {type(context).__name__}; wrap arrays as Samples(coords, values)")
+    check_context(context)
     if (context.d, context.c) != (d, c):
         raise CSTError(
             f"context has {context.d} coordinate axes and {context.c} channels; the model was fitted with {d} and {c}"
@@ -84,14 +98,39 @@ def from_model_epoch(
     return rebased(context, unit, relative), queries + shift
 
 
-def warn_outside(scaled: Float[np.ndarray, "N m d"], coord_names: list[str], stacklevel: int = 3) -> None:
-    """Warn when queries, in the model's units, lie outside the training domain [0,1]^d."""
+MARGIN = 0.1
+"""How far beyond the training domain queries are answered with a warning, over its extent; farther ones are refused."""
+_EXTRAPOLATE: ContextVar[bool] = ContextVar("extrapolate", default=False)
+_HELD = "the start holds the value of the nearest observed point there, and the network has learned nothing"
+
+
+@contextmanager
+def extrapolation(allowed: bool = True) -> Iterator[None]:
+    """Within this context, queries far beyond the training domain are answered, if ``allowed``."""
+    token = _EXTRAPOLATE.set(allowed or _EXTRAPOLATE.get())
+    try:
+        yield
+    finally:
+        _EXTRAPOLATE.reset(token)
+
+
+def check_outside(
+    scaled: Float[np.ndarray, "N m d"], coord_names: list[str], strict: int | None = None, stacklevel: int = 3
+) -> None:
+    """Warn when queries, in the model's units, lie outside the training domain [0,1]^d; refuse them beyond `MARGIN`.
+
+    ``strict`` is the number of axes, from the first, along which queries are refused; all by default.
+    """
     outside = np.maximum(-scaled, scaled - 1).max((0, 1))
-    if (outside > 1e-6).any():
-        axis = int(outside.argmax())
-        warnings.warn(
-            f"coordinates lie outside the training domain by up to {outside[axis]:.1%} of its extent along "
-            f"{coord_names[axis]!r}; answers there are extrapolated",
-            CSTWarning,
-            stacklevel=stacklevel,
-        )
+    if not (outside > 1e-6).any():
+        return
+    far = outside[:strict]
+    refused = not _EXTRAPOLATE.get() and bool((far > MARGIN).any())
+    axis = int(far.argmax() if refused else outside.argmax())
+    what = (
+        f"coordinates lie outside the training domain by up to {outside[axis]:.1%} of its extent along "
+        f"{coord_names[axis]!r}"
+    )
+    if refused:
+        raise CSTError(f"{what}; extrapolate=True answers them all the same, but {_HELD}")
+    warnings.warn(f"{what}; answers there are extrapolated: {_HELD}", CSTWarning, stacklevel=stacklevel)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from cstformer.data.arrays import as_floats
 from cstformer.data.names import name_and_unit
-from cstformer.data.tables import read_table
+from cstformer.data.table_files import read_table
 from cstformer.errors import CSTError, unknown
 from cstformer.system.files import check_bytes, npy_header, read_npz, readable
 

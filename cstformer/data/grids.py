@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,25 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cstformer.data.arrays import check_size
 from cstformer.data.covariates import chosen_covariates
 from cstformer.data.layout import PatchLayout
 from cstformer.data.names import parsed_ids
 from cstformer.errors import CSTError, CSTWarning, unknown
+from cstformer.system.extras import need
 from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5
-from cstformer.system.zarr_files import open_zarr_dataset
+from cstformer.system.zarr_files import open_zarr, open_zarr_dataset
 
 if TYPE_CHECKING:
     from cstformer.data.samples import Samples
 
-_ATTRIBUTE = "cstformer"  # the Dataset attribute that marks what `samples_to_dataset` made
+OURS = "cstformer"
+"""Attribute of the datasets that `samples_to_dataset` makes."""
 
-
-KNOWN = ("covariate_names", "categories", "calendar")
-"""What a file says of covariates, besides the numbers; written only where there are any."""
+KNOWN = ("covariate_names", "categories", "calendar", "window", "group")
+"""What a file says of samples where there is anything to say: of covariates, besides the numbers, of windows,
+and of the column that names samples."""
 
 
 def known_meta(samples: Samples) -> dict[str, Any]:
-    """Names and categories of covariates, and the calendar, for JSON; nothing where there are none."""
+    """Names and categories of covariates, calendar, window and group, for JSON; nothing where there are none."""
     return {name: value for name in KNOWN if (value := getattr(samples, name))}
 
 
@@ -36,7 +40,7 @@ def open_xarray(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     """Dataset in memory of a NetCDF or Zarr file; dates are decoded, except in files that `Samples.save` wrote."""
     with _open_dataset(path, decode_times=False) as raw:
         check_bytes(path, raw.nbytes, max_bytes)
-        if _ATTRIBUTE in raw.attrs:
+        if OURS in raw.attrs:
             return raw.load()
     with _open_dataset(path, decode_timedelta=False) as decoded:
         return decoded.load()
@@ -52,15 +56,29 @@ def _open_dataset(path: Path, **options: Any) -> Any:
     return xr.open_dataset(path, engine="netcdf4", **options)
 
 
+def is_gridded_movie(path: Path) -> bool:
+    """Whether a NetCDF file or Zarr group holds frames: arrays of three or four dimensions, none of them `sample`.
+
+    Decided by the headers. Files of `Samples.save` and groups without names of dimensions, other than movies, are not.
+    """
+    try:
+        with _open_dataset(path, decode_times=False) as data:
+            shapes = [data[name].dims for name in data.data_vars]
+            return OURS not in data.attrs and any(len(dims) in (3, 4) and "sample" not in dims for dims in shapes)
+    except KeyError:  # a Zarr group that xarray did not write
+        return any(len(array.shape) in (3, 4) for _, array in open_zarr(path).arrays())
+
+
 def samples_from_dataset(
     data: Any,
     coords: Sequence[str] | None = None,
     values: Sequence[str] | None = None,
     covariates: Sequence[str] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a Dataset or DataArray; see `Samples.from_xarray`."""
     data = data.to_dataset(name=data.name or "value") if not hasattr(data, "data_vars") else data
-    if _ATTRIBUTE in data.attrs:
+    if OURS in data.attrs:
         return chosen_covariates(_from_own(data), covariates)
     known = _covariates(data, covariates)
     data = data.drop_vars(known)
@@ -74,6 +92,9 @@ def samples_from_dataset(
     if not axes:
         raise CSTError(f"variable {names[0]!r} has no coordinate dim, only {list(dims)}; add one, e.g. time")
     order = ["sample", *axes] if "sample" in dims else axes
+    sizes = [int(data.sizes[axis]) for axis in axes]
+    count = int(data.sizes["sample"]) if "sample" in dims else 1
+    check_size(count, math.prod(sizes), len(axes), len(names), max_bytes=max_bytes)
     y = np.stack([data[name].transpose(*order).values.astype(np.float64) for name in names], axis=-1)
     y = y if "sample" in dims else y[None]  # (N, *grid, c)
     numbers, axis_units = zip(*(axis_numbers(data, axis) for axis in axes), strict=True)
@@ -133,6 +154,7 @@ def axis_numbers(data: Any, axis: str) -> tuple[np.ndarray, str]:
 
 def samples_to_dataset(samples: Samples) -> Any:
     """Dataset with dims (sample, point) and a variable for each coordinate and channel; unobserved values are NaN."""
+    need("xarray", for_what="to_xarray")
     import xarray as xr
 
     arrays: dict[str, Any] = {}
@@ -157,13 +179,13 @@ def samples_to_dataset(samples: Samples) -> Any:
     # An array holds ids of one type: a mixture becomes text, as in a table.
     whole = all(isinstance(i, int) for i in samples.sample_ids)
     ids = list(samples.sample_ids) if whole else np.array([str(i) for i in samples.sample_ids], dtype=object)
-    return xr.Dataset(arrays, coords={"sample": ids}, attrs={_ATTRIBUTE: json.dumps(meta)})
+    return xr.Dataset(arrays, coords={"sample": ids}, attrs={OURS: json.dumps(meta)})
 
 
 def _from_own(data: Any) -> dict[str, Any]:
     """Inverse of `samples_to_dataset`."""
     try:
-        meta = json.loads(data.attrs[_ATTRIBUTE])
+        meta = json.loads(data.attrs[OURS])
         coord_names, value_names, layout = meta["coord_names"], meta["value_names"], meta["layout"]
         stacks = [
             np.stack([data[name].values for name in group], axis=-1)

@@ -43,6 +43,14 @@ def hold_out(samples: Samples | LazyFrames, fraction: float, seed: int) -> tuple
     return shuffle[torch.as_tensor(rest)[shuffle]], shuffle[torch.as_tensor(held)[shuffle]]
 
 
+def share_points(samples: Samples, first: Tensor, second: Tensor) -> bool:
+    """Whether a window of the one part overlaps a window of the other, or a sample is in both."""
+    recording, begin, end = _spans(samples)
+    a, b = first.numpy(), second.numpy()
+    same = recording[a][:, None] == recording[b]
+    return bool((same & (begin[a][:, None] <= end[b]) & (begin[b] <= end[a][:, None])).any())
+
+
 def _spans(samples: Samples | LazyFrames) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Recording, beginning and end of each sample, along the axis on which windows were cut."""
     if isinstance(samples, LazyFrames):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from cstformer.data.arrays import check_size
 from cstformer.data.grids import axis_numbers
 from cstformer.data.layout import PatchLayout
 from cstformer.data.movie_files import one_colour, open_movie
@@ -25,7 +27,7 @@ from cstformer.data.movie_formats import file_kind
 from cstformer.data.patches import frame_queries, frames_to_samples, window_starts
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.system.files import readable
+from cstformer.system.files import check_bytes, readable
 from cstformer.system.zarr_files import open_zarr, open_zarr_dataset
 
 LAZY_FROM = 2**28  # bytes; `cst fit` reads larger movies lazily
@@ -73,6 +75,10 @@ class LazyFrames:
         channels = shape[3] if len(shape) == 4 else 1
         self.layout = PatchLayout((shape[1], shape[2]), patch, channels)
         self.starts = window_starts(shape[0], window, stride)
+        # A window as samples; and what the library unpacks to read any part of a stored chunk.
+        check_size(1, window * math.prod(self.layout.grid), 3, self.layout.c)
+        stored = getattr(self._frames, "chunks", None) or (1,)
+        check_bytes(path, math.prod(stored) * np.dtype(self._frames.dtype).itemsize)
         # A block is made of the windows that start in a run of whole chunks of the file.
         most, chunk = max(window, BLOCK_BYTES // (4 * shape[1] * shape[2] * channels)), _chunk(self._frames)
         length = max(1, most // chunk) * chunk if chunk <= 4 * most else most

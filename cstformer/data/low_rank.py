@@ -87,6 +87,39 @@ def held_out_errors(
     return np.maximum(total / total[0], 0) if total[0] > 0 else np.ones_like(total)  # rounding may go below 0
 
 
+def residual_squares(
+    matrix: FrameMatrix, vectors: Float[np.ndarray, "columns rank"]
+) -> tuple[Float[np.ndarray, " columns"], Float[np.ndarray, " columns"]]:
+    """Sum over the rows of (y − V Vᵀ y)² of each column, and the number of observed values it is the sum of.
+
+    >>> matrix = FrameMatrix.of(np.array([[[3.0, 4.0]], [[-3.0, 2.0]]]))  # without the mean (±3, ±1)
+    >>> residual_squares(matrix, np.array([[1.0], [0.0]]))[0].tolist()
+    [0.0, 2.0]
+    """
+    squares, counts = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1])
+    for _, raw in matrix.raw_blocks():
+        seen = np.isfinite(raw)
+        y = np.where(seen, raw - matrix.mean, 0.0)
+        squares += np.square(np.where(seen, y - (y @ vectors) @ vectors.T, 0.0)).sum(0)
+        counts += seen.sum(0)
+    return squares, counts
+
+
+def residual_inflation(matrix: FrameMatrix, vectors: Float[np.ndarray, "columns rank"], seed: int) -> float:
+    """Squares that vectors leave over in frames they were not fitted to, as a multiple of those in their own frames.
+
+    A quarter of the frames, in runs, is held out, and vectors of the same rank are fitted to the others. For K vectors,
+    T frames and white noise, the multiple is about (1 + K / T) / (1 − K / T).
+    """
+    held = np.arange(matrix.shape[0]) * SEGMENTS // matrix.shape[0] % 4 == 2
+    every = np.ones(matrix.shape[1], dtype=bool)
+    if not held.any() or held.all():
+        return 1.0
+    others = truncated_svd(matrix.part(~held, every), vectors.shape[1], seed)[2]
+    own, new = (float(residual_squares(matrix.part(held, every), v)[0].sum()) for v in (vectors, others))
+    return max(1.0, new / own) if own > 0 else 1.0
+
+
 def best_rank(errors: Float[np.ndarray, " ranks"]) -> int:
     """The rank with the least held-out error, at least 1; of equal ones, up to a millionth of the variance, the first.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,13 @@ from numpy.typing import ArrayLike
 from cstformer.data.arrays import as_floats
 from cstformer.data.frame_matrix import FrameMatrix, open_frames
 from cstformer.data.layout import is_count
-from cstformer.data.low_rank import best_rank, held_out_errors, truncated_svd
+from cstformer.data.low_rank import (
+    best_rank,
+    held_out_errors,
+    residual_inflation,
+    residual_squares,
+    truncated_svd,
+)
 from cstformer.data.patches import frame_clock, window_starts
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
@@ -22,6 +29,8 @@ from cstformer.system.files import read_npy, readable
 
 FORMAT = 1
 """Version of the folder that `Modes.save` writes."""
+ARRAYS = ("U", "SVT", "mean", "mask", "residual", "scores")
+"""Arrays of the folder, each a file NAME.npy; only U is needed."""
 
 
 class Modes:
@@ -63,6 +72,14 @@ class Modes:
         Share of the variance over time that each mode explains.
     errors_ : array or None
         With rank "auto": held-out error of 0, 1, 2... modes, relative to none.
+    residual_ : array (H, W[, C]) or None
+        Variance of each pixel that the modes leave out, in frames that they were not fitted to; None for modes of other
+        tools, which do not say it.
+    inflation_ : float
+        The factor in `residual_` that stands for new frames: in those of `fit` the modes leave out less.
+    scores_ : array (2, M) or None
+        Errors of pixels over their standard deviation in held-out windows, and the numbers of these windows:
+        `calibrate_modes` puts them here, and intervals of pixels need them.
 
     Examples
     --------
@@ -77,6 +94,9 @@ class Modes:
     >>> np.allclose(modes.frames(series.values[0]), frames)
     True
     """
+
+    residual_: np.ndarray | None
+    scores_: np.ndarray | None
 
     def __init__(self, rank: int | str = "auto", *, max_rank: int = 100, seed: int = 0):
         self.rank, self.max_rank, self.seed = rank, max_rank, seed
@@ -118,6 +138,11 @@ class Modes:
         self._set(flat.reshape(*source.shape[1:], len(s)), mean.reshape(source.shape[1:]))
         self.explained_ = np.square(s) / total if total > 0 else np.zeros(len(s))
         self.SVT_ = self._series(source).T
+        self.inflation_ = residual_inflation(matrix, vectors, self.seed)
+        squares, counts = residual_squares(matrix, vectors)
+        variance = np.full(len(flat), np.nan)
+        variance[matrix.columns] = self.inflation_ * squares / counts
+        self.residual_ = variance.reshape(source.shape[1:])
         return self
 
     def coefficients(
@@ -175,23 +200,40 @@ class Modes:
         out = np.tensordot(a, self.U_, (-1, -1))
         return out + (np.where(np.isnan(self.mean_), np.nan, 0.0) if derivative else self.mean_)
 
-    def frames_sd(self, sd: ArrayLike) -> Float[np.ndarray, "... H W C?"]:
-        """Standard deviation of each pixel, √(Σ_k U_k² sd_k²), from that of independent coefficients (..., K)."""
+    def frames_sd(self, sd: ArrayLike, residual: bool = False) -> Float[np.ndarray, "... H W C?"]:
+        """Standard deviation of each pixel, √(Σ_k U_k² sd_k²), from that of independent coefficients (..., K).
+
+        With ``residual`` the variance that the modes leave out is added, as a new observation has it.
+        """
         variance = np.tensordot(np.square(self._checked_values(sd)), np.square(self.U_), (-1, -1))
+        if residual:
+            if self.residual_ is None:
+                raise CSTError("these modes do not say what they leave out; use Modes().fit(frames) on the frames")
+            variance += self.residual_
         return np.where(np.isnan(self.mean_), np.nan, np.sqrt(variance))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder, atomically: `U.npy` (H, W[, C], K) and `SVT.npy` (K, T) as wfield has them, and the rest.
 
-        The rest is `mean.npy` (H, W[, C]), `mask.npy` (H, W) and `modes.json`.
+        The rest is `mean.npy` and `residual.npy` (H, W[, C]), `mask.npy` (H, W), `scores.npy` (2, M) where there are
+        scores, and `modes.json`.
         """
         self._fitted()
-        arrays = {"U": self.U_, "SVT": self.SVT_, "mean": self.mean_, "mask": self.mask_}
-        about = {"format": FORMAT, "explained": self.explained_.tolist(), "seed": self.seed}
+        arrays = {name: getattr(self, f"{name}_") for name in ARRAYS}
+        about = {
+            "format": FORMAT,
+            "explained": self.explained_.tolist(),
+            "seed": self.seed,
+            "inflation": self.inflation_,
+        }
+        inside = {f.name for f in Path(folder).iterdir()} if Path(folder).is_dir() else set()
+        if inside and ("modes.json" not in inside or inside - {f"{name}.npy" for name in ARRAYS} - {"modes.json"}):
+            raise CSTError(f"{folder} is a folder with other data; it is left as it is, choose another place for modes")
         with atomic_path(folder) as temporary:
             temporary.mkdir()
             for name, array in arrays.items():
-                np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+                if array is not None:
+                    np.save(temporary / f"{name}.npy", array, allow_pickle=False)
             (temporary / "modes.json").write_text(json.dumps(about, indent=1))
 
     @classmethod
@@ -202,8 +244,7 @@ class Modes:
         numbers other than 0. What the modes explain is then unknown, NaN.
         """
         with readable(folder, "a folder of modes") as path:
-            names = ("U", "SVT", "mean", "mask")
-            found = {n: read_npy(path / f"{n}.npy") for n in names if n == "U" or (path / f"{n}.npy").exists()}
+            found = {n: read_npy(path / f"{n}.npy") for n in ARRAYS if n == "U" or (path / f"{n}.npy").exists()}
             about = json.loads(text.read_text()) if (text := path / "modes.json").exists() else {}
             if about.get("format", FORMAT) != FORMAT:
                 raise CSTError(f"modes.json has format {about['format']!r}, this version reads {FORMAT}; upgrade")
@@ -229,9 +270,16 @@ class Modes:
             raise CSTError("U.npy has no pixel with modes; check its NaN and the mask")
         self._set(np.where(inside[..., None], U, 0.0), np.where(inside, mean, np.nan))
         self.rank, self.errors_, self.explained_, self.SVT_ = self.rank_, None, explained, SVT
+        self.residual_, self.scores_ = found.get("residual"), found.get("scores")
+        self.inflation_ = float(about.get("inflation", 1.0))
+        if self.residual_ is not None and self.residual_.shape != mean.shape:
+            raise CSTError(f"residual.npy must be {mean.shape}, as the mean frame is, got {self.residual_.shape}")
+        if self.scores_ is not None and (self.scores_.ndim != 2 or len(self.scores_) != 2):
+            raise CSTError(f"scores.npy must be (2, M), scores and numbers of windows, got {self.scores_.shape}")
 
     def _set(self, U: np.ndarray, mean: np.ndarray) -> None:
         self.U_, self.mean_, self.rank_ = U, mean, U.shape[-1]
+        self.residual_, self.scores_, self.inflation_ = None, None, 1.0
         self.mask_: Bool[np.ndarray, "H W"] = ~np.isnan(mean.reshape(*mean.shape[:2], -1)).any(-1)
 
     def _series(self, source: Any) -> Float[np.ndarray, "T K"]:

@@ -13,6 +13,7 @@ from cstformer.data.nwb_files import write_nwb
 from cstformer.data.svd_files import spatial_components, write_svd
 from cstformer.errors import CSTError
 from cstformer.system.atomic import atomic_path
+from cstformer.system.extras import need
 
 CLASSIC_TIFF_BYTES = 2**32 - 2**25
 """Largest movie in a TIFF that ImageJ opens: offsets have 32 bits, and the tags need some room."""
@@ -67,6 +68,8 @@ def check_target(
     target, kind = Path(path), Path(path).suffix.lower()
     if kind not in (*SUFFIXES, ""):
         raise CSTError(f"{path}: frames are written as {', '.join(SUFFIXES)}, or to a folder with U.npy and SVT.npy")
+    if kind in (".tif", ".tiff", ".nwb"):
+        need("pynwb" if kind == ".nwb" else "tifffile", for_what=f"{path}: writing {kind}")
     if source is not None and target.resolve() == Path(source).resolve():
         raise CSTError(f"{path} is the file that the frames come from; choose another name")
     if kind == "" and file_kind(components or source or "") != "svd":

@@ -11,6 +11,7 @@ import numpy as np
 
 from cstformer.data.unread import Hdf5Array, Reordered, whole
 from cstformer.errors import CSTError
+from cstformer.system.extras import missing
 from cstformer.system.files import check_bytes, check_hdf5, readable
 
 
@@ -41,7 +42,7 @@ def _pynwb() -> Any:
     try:
         import pynwb
     except ImportError as error:
-        raise CSTError("NWB files need pynwb; pip install cstformer[neuro]") from error
+        raise missing(error, "an NWB file") or error from error
     return pynwb
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from cstformer.data.arrays import as_floats
+from cstformer.data.arrays import as_floats, check_size
 from cstformer.data.layout import PatchLayout, is_count
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
@@ -54,6 +54,7 @@ def frames_to_samples(
     N, T, H, W, channels = frames.shape
     layout = PatchLayout((H, W), patch, channels, periodic)
     clock = frame_clock(times, T)
+    check_size(N, T * len(layout.centres), 3, layout.c)
     tokens = _tokens(frames, layout)  # (N, T, patches, c)
     if window is None:
         if stride is not None:
@@ -62,6 +63,7 @@ def frames_to_samples(
         ids: list[int | str] = list(range(N))
     else:
         starts = window_starts(T, window, window if stride is None else stride, cover)
+        check_size(N * len(starts), window * len(layout.centres), 3, layout.c)
         index = starts[:, None] + np.arange(window)  # (windows, window)
         relative = np.tile(clock[index] - clock[starts, None], (N, 1))  # (N * windows, window)
         first = np.tile(clock[starts], N)

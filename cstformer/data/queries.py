@@ -3,48 +3,91 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cstformer.data.arrays import as_floats
 from cstformer.data.dates import date_unit, dated_axis, rebased
+from cstformer.data.grouping import sample_column
+from cstformer.data.names import name_and_unit
 from cstformer.data.samples import Samples
-from cstformer.data.tables import read_table
+from cstformer.data.table_files import TABLES, TextFormat, file_suffix, read_table
+from cstformer.data.tables import COORD_NAMES, TIME_NAMES
 from cstformer.errors import CSTError
-from cstformer.system.files import read_npz, readable
+from cstformer.system.files import npz_headers, read_npz, readable
 
 
-def load_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
+def load_queries(
+    path: str | os.PathLike[str], context: Samples, form: TextFormat | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Read queries (N, m, d), the coordinates to ask for in each context sample, and a mask (N, m) without padding.
 
-    An npz has ``coords`` (N, m, d), (m, d) or, for one axis, (m,). A table has the coordinate columns and perhaps a
-    column ``sample``, which joins its rows to the samples of the context; without it, all samples get the same
+    An npz has ``coords`` (N, m, d), (m, d) or, for one axis, (m,). A table has the coordinate columns and perhaps the
+    column of samples, which joins its rows to those of the context; without it, all samples get the same
     queries. Dates are those of the context's time axis. A NetCDF or Zarr file gives the points of its samples. Queries
     for samples that the context does not have are refused.
     """
     with readable(path, "queries"):
-        return _read_queries(path, context)
+        return _read_queries(path, context, form)
 
 
-def _read_queries(path: str | os.PathLike[str], context: Samples) -> tuple[np.ndarray, np.ndarray]:
-    suffix = Path(path).suffix.lower()
+def _read_queries(
+    path: str | os.PathLike[str], context: Samples, form: TextFormat | None
+) -> tuple[np.ndarray, np.ndarray]:
+    suffix = file_suffix(path)
     if suffix == ".npz":
         return _npz_queries(path, context)
-    if suffix in (".csv", ".tsv", ".parquet"):
-        return table_queries(read_table(path), context, str(path))
+    if suffix in TABLES:
+        return table_queries(read_table(path, form, context.group), context, str(path))
     asked = Samples.load(path)
     return _joined(asked, context, len(asked) > 1, str(path))
 
 
+def query_coordinates(path: str | os.PathLike[str], form: TextFormat | None = None) -> dict[str, np.ndarray] | None:
+    """Coordinates by name in a file that has no values: a table of usual coordinates, or an npz with ``coords`` alone.
+
+    None for any other file, which may hold samples or a movie.
+    """
+    suffix = file_suffix(path)
+    if suffix == ".npz":
+        with readable(path, "queries") as source:
+            if set(npz_headers(source)) != {"coords"}:
+                return None
+            coords = as_floats("coords", read_npz(source)["coords"])
+        coords = coords.reshape(-1, coords.shape[-1] if coords.ndim > 1 else 1)
+        return {f"{k}": coords[:, k] for k in range(coords.shape[1])}
+    if suffix not in TABLES:
+        return None
+    frame = read_table(path, form)
+    names = [str(c) for c in frame.columns if str(c).casefold() != "sample"]
+    if not names or len(frame) == 0 or any(name_and_unit(n)[0].casefold() not in COORD_NAMES for n in names):
+        return None
+    if len(names) > 1 and any(name_and_unit(n)[0].casefold() in TIME_NAMES for n in names):
+        return None  # t, x, y: a curve in time
+    return {n: frame[n].to_numpy(dtype=np.float64) for n in names if frame[n].dtype.kind in "fiu"} or None
+
+
 def table_queries(frame: Any, context: Samples, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Queries of a pandas table, see `load_queries`; errors call it ``name``."""
-    with_ids = any(str(c).casefold() == "sample" for c in frame.columns)
-    frame = frame.assign(__query__=0.0)
-    names = list(context.coord_names)
-    asked = Samples.from_frame(frame, coords=names, values=["__query__"], covariates=[], relative=False)
-    return _joined(asked, context, with_ids, name)
+    import pandas as pd
+
+    columns = {str(c): c for c in frame.columns}
+    by = next((c for c in columns if c == context.group), None) or sample_column(columns, None)
+    parts = {name_and_unit(c)[0]: key for c, key in columns.items() if c != by}
+    missing = [axis for axis in context.coord_names if axis not in parts]
+    if missing:
+        raise CSTError(f"{name} has no column {missing[0]!r}, a coordinate of the context, but {list(columns)}")
+    table = {axis: frame[parts[axis]] for axis in context.coord_names}
+    table |= {"sample": frame[columns[by]]} if by else {}
+    asked = Samples.from_frame(
+        pd.DataFrame(table).assign(asked=1.0),
+        coords=list(context.coord_names),
+        values=["asked"],
+        relative=False,
+        group=None if by else False,
+    )
+    return _joined(asked, context, by is not None, name)
 
 
 def _joined(asked: Samples, context: Samples, with_ids: bool, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from cstformer.data.arrays import as_floats, pad
+from cstformer.data.arrays import as_floats, check_size, pad
 from cstformer.errors import CSTError
 
 
@@ -28,7 +28,8 @@ def stacked_pairs(pairs: Iterable[tuple[ArrayLike, ArrayLike]]) -> tuple[np.ndar
         columns.append((x, y))
     if not columns:
         raise CSTError("from_list got no samples; pass at least one (coords, values) pair")
-    n = max(len(x) for x, _ in columns)
+    n, (d, c) = max(len(x) for x, _ in columns), (a.shape[1] for a in columns[0])
+    check_size(len(columns), n, d, c, sum(len(x) for x, _ in columns))
     return pad([x for x, _ in columns], n), pad([y for _, y in columns], n, np.nan)
 
 

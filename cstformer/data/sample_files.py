@@ -16,26 +16,39 @@ import numpy as np
 
 from cstformer.data.covariates import chosen_covariates
 from cstformer.data.dates import dated_axis
-from cstformer.data.grids import KNOWN, known_meta, open_xarray, samples_from_dataset, samples_to_dataset
+from cstformer.data.grids import KNOWN, OURS, known_meta, open_xarray, samples_from_dataset, samples_to_dataset
+from cstformer.data.grouping import Group
 from cstformer.data.layout import PatchLayout
-from cstformer.data.tables import read_table, samples_from_table, samples_to_table
+from cstformer.data.table_files import TABLES, TextFormat, file_suffix, read_table
+from cstformer.data.tables import samples_from_table, samples_to_table
 from cstformer.errors import CSTError, CSTWarning, unknown
 from cstformer.system.atomic import atomic_path
+from cstformer.system.extras import missing, need
 from cstformer.system.files import read_npz
+from cstformer.system.targets import check_replaceable
 
 if TYPE_CHECKING:
     from cstformer.data.samples import Samples
 
-SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".nc", ".zarr")
+SUFFIXES = (".npz", *TABLES, ".nc", ".zarr")
+BOUNDS = ("lower", "upper")
+"""Keys of an npz for the intervals of answers, which `Samples` does not read."""
 _META = ("coord_names", "value_names", "sample_ids", "units", "origin", "layout", *KNOWN)
 
 
 def samples_suffix(path: str | os.PathLike[str]) -> str:
     """The suffix, in lower case; an error if no such file can hold samples."""
-    suffix = Path(path).suffix.lower()
+    suffix = file_suffix(path)
     if suffix not in SUFFIXES:
-        raise unknown(f"kind of file for samples ({path})", suffix, SUFFIXES)
+        raise CSTError(f"unknown kind of file for samples ({path}): {suffix!r}; samples are in {', '.join(SUFFIXES)}")
     return suffix
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a file that `write_samples` cannot write, before the work whose result it is to hold."""
+    suffix = samples_suffix(path)
+    modules = {".parquet": ["pyarrow"], ".nc": ["xarray", "netCDF4"], ".zarr": ["xarray", "zarr"]}
+    need(*modules.get(suffix, []), for_what=f"{path}: writing {suffix}")
 
 
 def read_samples(
@@ -44,6 +57,8 @@ def read_samples(
     values: Sequence[str] | None,
     covariates: Sequence[str] | None,
     relative: bool | None,
+    group: Group,
+    form: TextFormat,
     max_bytes: int,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a file; see `Samples.load`."""
@@ -53,27 +68,32 @@ def read_samples(
             raise CSTError("coords= and values= choose columns and variables; an .npz has fixed keys")
         return chosen_covariates(_from_npz(read_npz(path, max_bytes), path), covariates)
     if suffix in (".nc", ".zarr"):
-        return samples_from_dataset(open_xarray(path, max_bytes), coords, values, covariates)
-    return samples_from_table(read_table(path), coords, values, covariates, relative)
+        return samples_from_dataset(open_xarray(path, max_bytes), coords, values, covariates, max_bytes)
+    frame = read_table(path, form, group)
+    return samples_from_table(frame, coords, values, covariates, relative, group, max_bytes)
 
 
-def write_samples(samples: Samples, path: str | os.PathLike[str]) -> None:
-    """Write `samples` atomically; see `Samples.save`."""
+def write_samples(samples: Samples, path: str | os.PathLike[str], **bounds: np.ndarray) -> None:
+    """Write `samples` atomically; see `Samples.save`. An npz also holds ``bounds``: arrays of `BOUNDS`."""
     suffix = samples_suffix(path)
-    if suffix in (".csv", ".tsv", ".parquet") and _lost_in_tables(samples):
+    if suffix == ".xlsx":
+        raise CSTError(f"{path}: Excel files are only read; write .csv or another of {', '.join(SUFFIXES)}")
+    if suffix in TABLES and _lost_in_tables(samples):
         warnings.warn(
             f"{path}: a table keeps neither the origin of windows nor the patch layout nor the calendar; .npz, .nc, "
             ".zarr do",
             CSTWarning,
             stacklevel=3,
         )
+    if suffix == ".zarr":
+        check_replaceable(path, OURS)
     with atomic_path(path) as tmp:
         try:
             if suffix == ".npz":
                 arrays = {name: getattr(samples, name) for name in ("coords", "values", "observed")}
                 if samples.covariate_names:
                     arrays["covariates"] = samples.covariates
-                np.savez(tmp, meta=np.array(json.dumps(_meta(samples))), **arrays)
+                np.savez(tmp, meta=np.array(json.dumps(_meta(samples))), **(arrays | bounds))
             elif suffix == ".parquet":
                 samples_to_table(samples).to_parquet(tmp, index=False, engine="pyarrow")
             elif suffix == ".nc":
@@ -82,9 +102,11 @@ def write_samples(samples: Samples, path: str | os.PathLike[str]) -> None:
                 # Format 2, because format 3 has no settled way yet to store texts (sample ids).
                 samples_to_dataset(samples).to_zarr(tmp, zarr_format=2, consolidated=False)
             else:
-                samples_to_table(samples).to_csv(tmp, index=False, sep="\t" if suffix == ".tsv" else ",")
+                packed = "gzip" if suffix.endswith(".gz") else None
+                sep = "\t" if suffix.startswith(".tsv") else ","
+                samples_to_table(samples).to_csv(tmp, index=False, sep=sep, compression=packed)
         except ImportError as error:
-            raise CSTError(f"{path}: writing {suffix} needs {error.name}; pip install cstformer[files]") from error
+            raise missing(error, f"{path}: writing {suffix}") or error from error
         except (RuntimeError, ValueError) as error:  # how the NetCDF and Arrow libraries report what they refuse
             raise CSTError(f"cannot write {path}: {error}") from error
 
@@ -111,7 +133,7 @@ def _meta(samples: Samples) -> dict[str, Any]:
 
 def _from_npz(arrays: dict[str, np.ndarray], path: Path) -> dict[str, Any]:
     keys = set(arrays)
-    if not {"coords", "values"} <= keys <= {"coords", "values", "observed", "covariates", "meta"}:
+    if not {"coords", "values"} <= keys <= {"coords", "values", "observed", "covariates", "meta", *BOUNDS}:
         raise CSTError(
             f"{path} must have the keys coords and values, may have observed, covariates and meta, but has: "
             f"{', '.join(sorted(keys)) or 'none'}; a movie is read by load_movie"

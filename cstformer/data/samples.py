@@ -11,23 +11,28 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from cstformer.data.arrays import as_floats, first_few, pad, refuse, shaped_coords, shaped_observed
+from cstformer.data.arrays import as_floats, refuse, shaped_coords, shaped_observed
 from cstformer.data.calendar import checked_calendar
-from cstformer.data.covariates import checked_covariates, joined_covariates
-from cstformer.data.dates import date_unit, dated_axis, rebased
+from cstformer.data.covariates import checked_covariates
+from cstformer.data.dates import dated_axis
 from cstformer.data.grids import KNOWN, samples_from_dataset, samples_to_dataset
+from cstformer.data.grouping import Group, named_samples
+from cstformer.data.joining import concatenated
 from cstformer.data.layout import PatchLayout
 from cstformer.data.names import checked_ids, checked_names, checked_units
 from cstformer.data.ragged import averaged, repeats_before, stacked_pairs
 from cstformer.data.sample_files import read_samples, samples_suffix, write_samples
 from cstformer.data.summary import headline, summary
+from cstformer.data.table_files import TextFormat
 from cstformer.data.tables import samples_from_table, samples_to_table
-from cstformer.data.windows import window_points
+from cstformer.data.windows import checked_window, cut, places, training_starts
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.system.files import MAX_BYTES, readable
 
 _ARRAYS = ("coords", "values", "observed")
-_FIELDS = (*_ARRAYS, "coord_names", "value_names", "sample_ids", "units", "origin", "layout", *KNOWN, "covariates")
+_LABELS = ("coord_names", "value_names", "sample_ids", "units", "layout", *KNOWN)
+_NUMBERS = (*_ARRAYS, "origin", "covariates")  # fields with a row for each sample
+_FIELDS = (*_NUMBERS, *_LABELS)
 
 
 class Samples:
@@ -49,6 +54,8 @@ class Samples:
     covariate_names : names of the covariates.
     categories : labels of the covariates that hold numbers of categories, by name; a dict of columns sets it.
     calendar : "hour" (of the day), "weekday", "day" (of the year), for a model to read at every coordinate.
+    window : length, stride and axis of the windows that these samples are; `windows` sets it.
+    group : heading of the column of sample ids in tables, "sample" by default; False where all rows are one sample.
 
     Attributes
     ----------
@@ -90,6 +97,8 @@ class Samples:
         covariate_names: Sequence[str] | None = None,
         categories: Mapping[str, Sequence[str]] | None = None,
         calendar: str | Sequence[str] | None = None,
+        window: tuple[float, float, int] | None = None,
+        group: Group = None,
     ) -> None:
         y = as_floats("values", values)
         y = y[..., None] if y.ndim == 2 else y
@@ -99,22 +108,25 @@ class Samples:
             raise CSTError(f"values must not be empty, got shape {y.shape}; pass at least one sample and point")
         x = shaped_coords(as_floats("coords", coords), y.shape)
         seen = shaped_observed(observed, y.shape) & ~np.isnan(y)
-        refuse(np.isinf(y) & seen, "values are infinite", "use NaN for missing values")
+        ids = list(range(len(y)) if sample_ids is None else sample_ids)
+        refuse(np.isinf(y) & seen, "values are infinite", "use NaN for missing values", ids, value_names)
         exists = seen.any(axis=-1)
-        refuse(~np.isfinite(x).all(axis=-1) & exists, "coords are not finite", "drop those points")
+        refuse(~np.isfinite(x).all(axis=-1) & exists, "coords are not finite", "drop those points", ids)
         if not exists.any(axis=1).all():
-            raise CSTError(f"no value is observed in sample {first_few(~exists.any(axis=1))}; drop such samples")
+            raise CSTError(f"no value is observed in {named_samples(ids, ~exists.any(axis=1))}; drop such samples")
 
         self.coords = np.where(exists[..., None], x, 0.0)
         self.values = np.where(seen, y, 0.0)
         self.observed = seen
         self.coord_names = checked_names("coord_names", coord_names, self.d, "t", "coord")
         self.value_names = checked_names("value_names", value_names, self.c, "value", "value")
-        self.sample_ids = checked_ids(sample_ids, len(self))
+        self.sample_ids = checked_ids(ids, len(self))
         known = checked_covariates(covariates, covariate_names, categories, len(self))
         self.covariates, self.covariate_names, self.categories = known
         self.units = checked_units(units, self.coord_names, self.value_names, self.covariate_names)
         self.layout = layout
+        self.window = None if window is None else checked_window(window)
+        self.group = group
         self.calendar = checked_calendar(calendar, dated_axis(self.coord_names, self.units))
         self.origin = np.zeros((len(self), self.d)) if origin is None else as_floats("origin", origin) + 0.0
         if self.origin.shape != (len(self), self.d) or not np.isfinite(self.origin).all():
@@ -124,6 +136,11 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, n, c) of the values; with it, scikit-learn's tools choose samples as they choose rows of an array."""
+        return self.values.shape
 
     @property
     def n(self) -> int:
@@ -149,7 +166,7 @@ class Samples:
         return headline(self)
 
     def replace(self, **changes: Any) -> Samples:
-        """Copy with some of the constructor arguments changed.
+        """Copy with some of the constructor arguments changed, by name.
 
         >>> Samples([0.0, 1.0], [[1.0, 2.0]]).replace(value_names=["u"]).value_names
         ('u',)
@@ -168,7 +185,7 @@ class Samples:
             raise CSTError(f"samples[{index!r}] does not fit {len(self)} samples: {error}") from error
         if len(chosen) == 0:
             raise CSTError(f"samples[{index!r}] chooses none of the {len(self)} samples")
-        arrays = {name: getattr(self, name)[chosen] for name in (*_ARRAYS, "origin", "covariates")}
+        arrays = {name: getattr(self, name)[chosen] for name in _NUMBERS}
         # A bootstrap chooses some samples twice; both copies cannot keep the same id.
         ids = [self.sample_ids[i] for i in chosen] if len(set(chosen)) == len(chosen) else None
         return self.replace(**arrays, sample_ids=ids)
@@ -179,6 +196,8 @@ class Samples:
     @classmethod
     def from_list(cls, pairs: Iterable[tuple[ArrayLike, ArrayLike]], **names: Any) -> Samples:
         """Build from ragged samples: pairs of coordinates (n_i, d) or (n_i,) and values (n_i, c) or (n_i,).
+
+        ``names`` are other arguments of `Samples`, such as ``value_names`` or ``units``.
 
         >>> Samples.from_list([([0, 1], [5, 6]), ([0, 1, 2], [7, 8, 9])]).point_observed.tolist()
         [[True, True, False], [True, True, True]]
@@ -191,24 +210,7 @@ class Samples:
 
         Dates count from the epoch of the first part; labels of a covariate are united.
         """
-        if not parts:
-            raise CSTError("concatenate got no parts; pass at least one Samples")
-        first = parts[0]
-        unit = date_unit(first.coord_names, first.units)
-        parts = [rebased(part, unit, relative=bool(part.origin.any())) for part in parts]
-        known = joined_covariates(parts)
-        for i, part in enumerate(parts):
-            for name in ("coord_names", "value_names", "units", "layout", "calendar"):
-                if getattr(part, name) != getattr(first, name):
-                    raise CSTError(f"part {i} has {name} {getattr(part, name)}, but part 0 has {getattr(first, name)}")
-        n = max(part.n for part in parts)
-        ids: list[int | str] | None = [i for part in parts for i in part.sample_ids]
-        if ids and all(isinstance(i, int) for i in ids) and len(set(ids)) < len(ids):
-            ids = None
-        arrays = {k: pad([a for p in parts for a in getattr(p, k)], n) for k in ("coords", "values")}
-        seen = pad([a for p in parts for a in p.observed], n, False)
-        origin = np.concatenate([part.origin for part in parts])
-        return first.replace(**arrays, **known, observed=seen, origin=origin, sample_ids=ids)
+        return concatenated(parts)
 
     def subset_points(self, mask: ArrayLike) -> Samples:
         """Copy in which the points where `mask` (N, n) is False are unobserved."""
@@ -263,7 +265,8 @@ class Samples:
         `length` and `stride` are in coordinate units. The first window starts at the first point, the next ones
         `stride` later each, as long as they end within the recording; its last point is taken to last one median step.
         A recording shorter than `length` gives one window. Windows without an observed point are dropped. Coordinates
-        become relative to the start, which is added to `origin`; ids become "id@start".
+        become relative to the start, which is added to `origin`; ids become "id@start". A model that is fitted on
+        windows reads whole recordings in windows of this length.
 
         >>> w = Samples(np.arange(5.0), np.arange(5.0)[None]).windows(length=2, stride=2)
         >>> w.sample_ids, w.coords[..., 0].tolist(), w.values[..., 0].tolist()
@@ -271,33 +274,13 @@ class Samples:
         """
         if not 0 <= axis < self.d:
             raise CSTError(f"axis must be 0 to {self.d - 1}, got {axis!r}")
-        row, begin, point = window_points(self.coords[..., axis], self.point_observed, length, stride)
-        coords = self.coords[row[:, None], point]
-        coords[..., axis] = np.maximum(coords[..., axis] - begin[:, None], 0.0)
-        origin = self.origin[row]
-        origin[:, axis] += begin
-        return self.replace(
-            coords=coords,
-            values=self.values[row[:, None], point],
-            observed=self.observed[row[:, None], point] & (point >= 0)[..., None],
-            origin=origin,
-            covariates=self.covariates[row],
-            sample_ids=[f"{self.sample_ids[i]}@{start:.12g}" for i, start in zip(row, begin, strict=True)],
-        )
+        window = checked_window((length, stride, axis))
+        starts = [training_starts(places(self, i, axis)[0], window) for i in range(len(self))]
+        return cut(self, starts, window)[0]
 
     def equals(self, other: Samples, tolerance: float = 0.0) -> bool:
         """Whether names, units, ids, origin, covariates and observed points (in order) agree; padding is ignored."""
-        same = (
-            "coord_names",
-            "value_names",
-            "covariate_names",
-            "categories",
-            "calendar",
-            "sample_ids",
-            "units",
-            "layout",
-        )
-        if any(getattr(self, name) != getattr(other, name) for name in same):
+        if any(getattr(self, name) != getattr(other, name) for name in _LABELS):
             return False
         a, b = (s._reordered(np.argsort(~s.point_observed, axis=1, kind="stable")) for s in (self, other))
         if a.values.shape != b.values.shape or (a.observed != b.observed).any():
@@ -309,6 +292,12 @@ class Samples:
         """Readable summary of several lines: sizes, ranges, how much is observed."""
         return summary(self, repeats=int(repeats_before(self.coords, self.point_observed, self._order()).sum()))
 
+    def plot(self, channels: Sequence[str] | None = None) -> Any:
+        """Draw the first four samples of curves; a figure that notebooks show and ``savefig(path)`` writes."""
+        from cstformer.report.sample_plots import plot_samples  # matplotlib: only pictures need it
+
+        return plot_samples(self, channels=channels)
+
     @classmethod
     def load(
         cls,
@@ -319,23 +308,27 @@ class Samples:
         covariates: Sequence[str] | None = None,
         calendar: str | Sequence[str] | None = None,
         relative: bool | None = None,
+        group: Group = None,
+        form: TextFormat | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> Samples:
         """Read a file; the suffix says which kind.
 
         Parameters
         ----------
-        path : `.npz`, `.csv`, `.tsv`, `.parquet`, `.nc` or `.zarr`.
+        path : `.npz`, `.csv`, `.tsv` (both also with `.gz`), `.parquet`, `.xlsx`, `.nc` or `.zarr`.
         coords : names of the coordinate columns (tables) or dims (gridded NetCDF, Zarr).
         values : names of the value columns or variables; all others by default.
         covariates : names of the columns (tables) or variables over `sample` that are covariates; of an `.npz`, which
             of its covariates to keep.
-        calendar, relative : see `from_frame`.
+        calendar, relative, group : see `from_frame`.
+        form : separator, decimal mark and missing values of a text file; found from its first lines by default.
         max_bytes : files that declare larger arrays are refused.
         """
         with readable(path, f"{samples_suffix(path)} samples") as source:
             chosen = {} if calendar is None else {"calendar": calendar}
-            return cls(**read_samples(source, coords, values, covariates, relative, max_bytes) | chosen)
+            found = read_samples(source, coords, values, covariates, relative, group, form or TextFormat(), max_bytes)
+            return cls(**found | chosen)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that `load` reads, complete or not at all; the suffix says which kind."""
@@ -351,11 +344,12 @@ class Samples:
         covariates: Sequence[str] | None = None,
         calendar: str | Sequence[str] | None = None,
         relative: bool | None = None,
+        group: Group = None,
     ) -> Samples:
         """Read a long pandas table: one row per point, empty cells are missing values.
 
-        The table has coordinates, values and perhaps a column `sample`; without it, all rows are one sample. A heading
-        "name [unit]" carries a unit.
+        The table has coordinates, values and perhaps a column that names the samples. A heading "name [unit]" carries a
+        unit. Samples without any value are left out, with a warning.
 
         Parameters
         ----------
@@ -367,8 +361,10 @@ class Samples:
         calendar : "hour" (of the day), "weekday" and "day" (of the year), computed from the dates.
         relative : whether dates count from the beginning of each sample, which `origin` keeps, or all from the first
             date of the table. By default they are relative if every sample is shorter than half of the whole.
+        group : name of the column of samples; by default `sample`, if there is one. Without it all rows are one sample;
+            a table that looks like several is refused, unless group=False confirms that it is one.
         """
-        return cls(**samples_from_table(frame, coords, values, covariates, relative), calendar=calendar)
+        return cls(**samples_from_table(frame, coords, values, covariates, relative, group), calendar=calendar)
 
     def to_frame(self) -> Any:
         """Long pandas table with one row per observed point; missing channels are NaN. Inverse of `from_frame`.

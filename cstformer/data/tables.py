@@ -1,22 +1,23 @@
-"""Long tables: CSV, TSV, Parquet and pandas DataFrames to arguments of `Samples` and back.
+"""Long tables: pandas DataFrames to arguments of `Samples` and back; `table_files` reads them from files.
 
 A long table has one row per point. Column headings "name [unit]" carry a unit; empty cells are missing values.
 """
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cstformer.data.arrays import check_size
 from cstformer.data.covariates import labels_of
 from cstformer.data.dates import begin_each, dated_axis, has_dates, read_dates
-from cstformer.data.names import heading, name_and_unit, parsed_ids
+from cstformer.data.grouping import Group, ask_for_samples, sample_column, sample_rows, without_blind_samples
+from cstformer.data.names import heading, name_and_unit
 from cstformer.errors import CSTError, unknown
-from cstformer.system.files import check_bytes, readable
+from cstformer.system.files import MAX_BYTES
 
 if TYPE_CHECKING:
     from cstformer.data.samples import Samples
@@ -25,28 +26,15 @@ TIME_NAMES = {"t", "time", "hours", "date", "datetime", "timestamp"}
 COORD_NAMES = TIME_NAMES | {"x", "y", "z", "row", "col", "lat", "lon"}
 """Columns with these names, or names that start with "coord", are coordinates unless `coords=` names others."""
 
+_TIME_WITH_UNIT = re.compile(
+    r"(?:(?:t|time|elapsed|date|datetime|timestamp)[ _.]?\(?"
+    r"(?:ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?|weeks?|months?|years?|utc|local)\)?"
+    r"|seconds|minutes|days|times|time_?stamp|date_?time)"
+)
+"""Names such as `time_h`, which are times if no column has one of the names above."""
+
 MARK = "covariate:"
 """How the heading of a covariate begins in the tables that are written here."""
-
-_EVERY_DIGIT: dict[str, Any] = {"float_precision": "round_trip"}
-
-
-def read_table(path: str | os.PathLike[str]) -> Any:
-    """DataFrame of a `.csv`, `.tsv` or `.parquet` file; the column `sample` of a text file stays text."""
-    suffix = Path(path).suffix.lower()
-    with readable(path, f"a {suffix} table") as source:
-        import pandas as pd
-
-        if suffix == ".parquet":
-            from pyarrow.parquet import read_metadata
-
-            about = read_metadata(source)  # a constant column takes almost no room in the file
-            check_bytes(source, 8 * about.num_rows * about.num_columns)
-            return pd.read_parquet(source, engine="pyarrow")
-        # pandas before 3.1 reads every digit only when asked to; later versions warn about the option.
-        exact = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else _EVERY_DIGIT
-        sep, text = "\t" if suffix == ".tsv" else ",", dict.fromkeys(("sample", "Sample", "SAMPLE"), str)
-        return pd.read_csv(source, sep=sep, dtype=text, low_memory=False, index_col=False, **exact)
 
 
 def samples_from_table(
@@ -55,12 +43,17 @@ def samples_from_table(
     values: Sequence[str] | None = None,
     covariates: Sequence[str] | None = None,
     relative: bool | None = None,
+    group: Group = None,
+    max_bytes: int = MAX_BYTES,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a long table; see `Samples.from_frame`."""
+    import pandas as pd
+
     columns = {str(c): c for c in frame.columns}
     if len(columns) < len(frame.columns):
         raise CSTError(f"the table has two columns of one name among {list(columns)}; rename one")
-    parts = {column: name_and_unit(column) for column in columns if column.casefold() != "sample"}
+    by = sample_column(columns, group)
+    parts = {c: name_and_unit(c) for c in columns if c != by and (group is not False or c.casefold() != "sample")}
     for column in [c for c in parts if c.startswith("Unnamed:") or not parts[c][0]]:
         if not frame[columns[column]].isna().all():
             raise CSTError("the table has a column without a name; write it with index=False, or name the column")
@@ -69,14 +62,23 @@ def samples_from_table(
     coord_columns, value_columns = _coord_and_value_columns(parts, coords, values)
     if len(frame) == 0:
         raise CSTError("the table has no rows; pass at least one point")
-    ids, sample, point = _sample_rows(frame, columns)
+    ids, sample = sample_rows(frame, None if by is None else columns[by])
     x, origin, dates = _coordinates(frame, {c: columns[c] for c in coord_columns}, sample, relative)
-    y = np.column_stack([_numbers(frame[columns[c]], c) for c in value_columns])
+    if by is None and group is not False:
+        rest = {c: columns[c] for c in parts if c not in coord_columns}
+        ask_for_samples(frame, rest, x, value_columns if values is not None else ())
+    y = np.column_stack([_numbers(frame[columns[c]], c, value=True) for c in value_columns])
     lost = np.isnan(x) & ~np.isnan(y).all(axis=1, keepdims=True)
     if lost.any():
         row, k = np.argwhere(lost)[0]
         raise CSTError(f"column {coord_columns[k]!r} is empty in row {row + 1}, which has values; fill it or drop it")
-    shape = (len(ids), point.max() + 1)
+    per_sample = {name: _per_sample(frame[columns[c]], c, sample, ids) for c, (name, _) in known.items()}
+    kept_ids, rows = without_blind_samples(ids, sample, ~np.isnan(y).all(axis=1))
+    which = np.unique(sample[rows])  # of the samples that stay
+    x, y, sample = x[rows], y[rows], np.searchsorted(which, sample[rows])
+    point = pd.Series(sample).groupby(sample).cumcount().to_numpy()
+    shape = (len(kept_ids), int(point.max()) + 1)
+    check_size(*shape, x.shape[1], y.shape[1], len(x), max_bytes)
     padded_x, padded_y = np.zeros((*shape, x.shape[1])), np.full((*shape, y.shape[1]), np.nan)
     padded_x[sample, point], padded_y[sample, point] = x, y
     units = dict([*(parts[c] for c in [*coord_columns, *value_columns]), *known.values()])
@@ -85,10 +87,11 @@ def samples_from_table(
         "values": padded_y,
         "coord_names": [parts[c][0] for c in coord_columns],
         "value_names": [parts[c][0] for c in value_columns],
-        "sample_ids": ids,
+        "sample_ids": kept_ids,
         "units": units | {parts[c][0]: unit for c, unit in dates.items()},
-        "origin": origin,
-        "covariates": {name: _per_sample(frame[columns[c]], c, sample, ids) for c, (name, _) in known.items()} or None,
+        "origin": None if origin is None else origin[which],
+        "covariates": {name: column[which] for name, column in per_sample.items()} or None,
+        "group": group,
     }
 
 
@@ -98,7 +101,7 @@ def samples_to_table(samples: Samples) -> Any:
 
     sample, point = np.nonzero(samples.point_observed)
     ids = pd.Series(samples.sample_ids).to_numpy()
-    columns: dict[str, Any] = {"sample": ids[sample]}
+    columns: dict[str, Any] = {str(samples.group or "sample"): ids[sample]}
     axis, clock = dated_axis(samples.coord_names, samples.units) or (None, None)
     for k, name in enumerate(samples.coord_names):
         x = samples.coords[sample, point, k]
@@ -143,7 +146,7 @@ def _coordinates(
             x.append(_numbers(series, name))
         elif origin is not None:
             raise CSTError(
-                f"columns {list(units)} and {name!r} are dates, but only one axis can be; choose it by coords="
+                f"columns {list(units)} and {name!r} are dates, but only one axis can be; choose it by coords=[...]"
             )
         else:
             hours, units[name] = read_dates(series, name)
@@ -199,7 +202,8 @@ def _coord_and_value_columns(
     value_columns = _chosen("values", values, parts) if values is not None else rest
     if not coord_columns or not value_columns:
         kind = "value" if coord_columns else "coordinate"
-        raise CSTError(f"the table has no {kind} column among {list(parts)}; pass coords=[...] with the axes")
+        choose = "values" if coord_columns else "coords"
+        raise CSTError(f"the table has no {kind} column among {list(parts)}; name it by {choose}=[...]")
     return coord_columns, value_columns
 
 
@@ -209,7 +213,7 @@ def _chosen(option: str, names: Sequence[str], parts: dict[str, tuple[str, str]]
     by_name = {name: column for column, (name, _) in parts.items()} | {column: column for column in parts}
     for name in names:
         if name not in by_name:
-            raise unknown(f"column in {option}=", name, by_name)
+            raise unknown(f"column in {option}=", name, {short for short, _ in parts.values()})
     return [by_name[name] for name in names]
 
 
@@ -217,39 +221,31 @@ def _guessed(parts: dict[str, tuple[str, str]]) -> list[str]:
     """Coordinate columns, recognised by their names."""
     names = {column: name.casefold() for column, (name, _) in parts.items()}
     guess = [column for column, name in names.items() if name in COORD_NAMES or name.startswith("coord")]
+    if not any(names[column] in TIME_NAMES for column in guess):
+        guess = [column for column, name in names.items() if column in guess or _TIME_WITH_UNIT.fullmatch(name)]
+        names |= {column: "time" for column in guess if _TIME_WITH_UNIT.fullmatch(names[column])}
     times = [column for column in guess if names[column] in TIME_NAMES]
     if len(times) > 1:
-        raise CSTError(f"columns {times} could all be the time; pass coords=[...] with the axes")
+        raise CSTError(f"columns {times} could all be the time; name the right one by coords=[...]")
     # A table of t, x, y and nothing else is a curve (x, y) in time, not a field without values.
     return times if times and len(guess) == len(parts) else guess
 
 
-def _numbers(series: Any, column: str) -> np.ndarray:
-    """A column as float64, empty cells as NaN."""
+def _numbers(series: Any, column: str, value: bool = False) -> np.ndarray:
+    """A column as float64, empty cells as NaN; ``value`` for one that is a channel by default."""
     import pandas as pd
 
     is_date = series.dtype.kind in "Mm"  # to_numeric would count nanoseconds
     numbers = pd.Series(np.nan, series.index) if is_date else pd.to_numeric(series, errors="coerce")
     bad = np.flatnonzero(np.asarray(numbers.isna() & series.notna()))
+    if len(bad) and value and numbers.isna().all() and not is_date:
+        raise CSTError(
+            f"column {column!r} holds text, such as {series.iloc[bad[0]]!r}; if it names the samples, say so by "
+            f"group={column!r}; if it labels them, name it in covariates=[...]; else leave it out by values=[...]"
+        )
     if len(bad):
         raise CSTError(
-            f"column {column!r} has {series.iloc[bad[0]]!r} in row {bad[0] + 1}, which is no number; "
-            "correct it, leave the column out by values=[...], or name it in covariates=[...] if it labels samples"
+            f"column {column!r} has {series.iloc[bad[0]]!r} in row {bad[0] + 1}, which is no number; correct it, or "
+            "leave the column out by values=[...]; a word that means a missing value is given by missing=[...]"
         )
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _sample_rows(frame: Any, columns: dict[str, Any]) -> tuple[list[int | str], np.ndarray, np.ndarray]:
-    """Sample ids; and for each row of the table the index of its sample and its position within the sample."""
-    import pandas as pd
-
-    column = next((columns[c] for c in columns if c.casefold() == "sample"), None)
-    ids: list[int | str] = [0]
-    sample = np.zeros(len(frame), dtype=np.int64)
-    if column is not None:
-        if frame[column].isna().any():
-            row = int(np.flatnonzero(frame[column].isna())[0])
-            raise CSTError(f"column 'sample' is empty in row {row + 1}; give every row a sample")
-        sample, found = pd.factorize(frame[column])
-        ids = parsed_ids(found)
-    return ids, sample, pd.Series(sample).groupby(sample).cumcount().to_numpy()

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cstformer.data.batch import Batch
 from cstformer.data.samples import Samples
+from cstformer.system.described import LARGEST, TINY, numbers
 
 NORMAL_IQR = 1.3489795003921634  # inter-quartile range of the standard normal distribution
 # Tails are heavy above this excess kurtosis. It is 0 for a normal, 3 for a Laplace and 6 for an exponential
@@ -122,6 +123,18 @@ class Scaling:
         y = y if self.asinh is None else _unbend(np, y, *self.asinh)
         return y * self.sd + self.mean
 
+    def slope(self, z: np.ndarray) -> np.ndarray:
+        """Derivative of `values` at standardised values (…, c): by how much a user's value changes with z.
+
+        >>> bent = Scaling(np.zeros(1), np.ones(1), np.zeros(1), np.array([2.0]), np.array([[0.0], [1.0]]))
+        >>> bent.slope(np.array([[0.0]])).tolist()
+        [[2.0]]
+        """
+        if self.asinh is None:
+            return np.broadcast_to(self.sd, z.shape)
+        mean, sd = self.asinh
+        return self.sd * np.where(sd > 0, np.cosh(np.where(sd > 0, z * sd + mean, 0.0)) * sd, 1.0)
+
     def derivative(self, y: np.ndarray, index: tuple[int, ...]) -> np.ndarray:
         """D^q in the user's units by the chain rule, from D^q of (value − mean) / sd in the model's coordinates.
 
@@ -160,11 +173,13 @@ class Scaling:
     def from_description(cls, d: dict[str, Any]) -> Scaling:
         """From JSON."""
         asinh = d.get("asinh")  # version 0.1.0 had linear channels alone
+        lowest = {"low": -LARGEST, "span": TINY, "mean": -LARGEST, "sd": TINY}
+        found = {k: np.array(numbers(f"{k} of the scaling", d[k], low)) for k, low in lowest.items()}
         if asinh is not None:
-            asinh = np.asarray(asinh, dtype=float)
+            asinh = np.array([numbers("asinh of the scaling", row) for row in asinh])
             if asinh.shape != (2, len(d["mean"])):
                 raise ValueError(f"asinh has shape {asinh.shape} for {len(d['mean'])} channels")
-        return cls(**{k: np.asarray(d[k], dtype=float) for k in ("low", "span", "mean", "sd")}, asinh=asinh)
+        return cls(**found, asinh=asinh)
 
 
 def heavy_tails(y: np.ndarray) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cstformer import CSTError, Samples
-from cstformer.data.checks import check_queries, check_training, warn_outside
+from cstformer.data.checks import check_outside, check_queries, check_training, extrapolation
 from cstformer.errors import CSTWarning
 
 nan = np.nan
@@ -25,8 +25,8 @@ def test_training_samples_are_sorted_and_repeated_points_are_averaged():
         (np.zeros((3, 4)), "fit takes Samples, got ndarray; wrap arrays as Samples"),
         (None, "fit takes Samples, got NoneType"),
         (
-            Samples([0.0, 1.0], [[1.0, 2.0], [nan, 1.0], [nan, 2.0]]),
-            r"samples \[1, 2\] have fewer than two observed points",
+            Samples([0.0, 1.0], [[nan, 1.0], [nan, 2.0]]),
+            r"all samples have fewer than two observed points",
         ),
     ],
 )
@@ -35,8 +35,14 @@ def test_what_cannot_be_learned_from_is_refused(samples, message):
         check_training(samples)
 
 
+def test_samples_of_one_point_are_left_out_by_name():
+    samples = Samples([0.0, 1.0], [[1.0, 2.0], [nan, 1.0], [nan, 2.0]], sample_ids=["a", "b", 7])
+    with pytest.warns(CSTWarning, match="left out samples 'b', 7 with fewer than two observed points"):
+        assert check_training(samples).sample_ids == ("a",)
+
+
 def test_a_point_repeated_is_one_point():
-    with pytest.warns(CSTWarning), pytest.raises(CSTError, match=r"samples \[0\] have fewer than two"):
+    with pytest.warns(CSTWarning), pytest.raises(CSTError, match="all samples have fewer than two"):
         check_training(Samples([[1.0, 1.0]], [[2.0, 3.0]]))
 
 
@@ -82,11 +88,18 @@ def test_what_cannot_be_asked_is_refused(context, at, message):
 
 def test_queries_outside_the_training_domain_are_named_by_the_farthest_axis():
     scaled = np.array([[[0.5, 1.1], [-0.3, 0.2]], [[1.0, 0.0], [0.9, 1.2]]])
-    with pytest.warns(CSTWarning, match=r"by up to 30.0% of its extent along 't'; answers there are extrapolated"):
-        warn_outside(scaled, ["t", "row"])
-    with pytest.warns(CSTWarning, match=r"by up to 20.0% of its extent along 'row'"):
-        warn_outside(np.maximum(scaled, 0), ["t", "row"])
+    told = r"by up to 30.0% of its extent along 't'; "
+    with extrapolation(), pytest.warns(CSTWarning, match=told + "answers there are extrapolated: the start holds"):
+        check_outside(scaled, ["t", "row"])
+    with pytest.raises(CSTError, match=told + "extrapolate=True answers them all the same, but the start holds"):
+        check_outside(scaled, ["t", "row"])
+    with pytest.warns(CSTWarning, match=r"by up to 20.0% of its extent along 'row'"):  # only time is strict
+        check_outside(np.maximum(scaled, 0), ["t", "row"], strict=1)
+    with pytest.raises(CSTError, match=r"by up to 20.0% of its extent along 'row'"):
+        check_outside(np.maximum(scaled, 0), ["t", "row"])
+    with pytest.warns(CSTWarning, match="by up to 9.0%"):  # a small margin
+        check_outside(np.full((1, 1, 1), 1.09), ["t"])
     with warnings.catch_warnings():  # inside, to rounding; axes that have no outside were left out by the caller
         warnings.simplefilter("error")
-        warn_outside(np.clip(scaled, -1e-7, 1 + 1e-7), ["t", "row"])
-        warn_outside(np.clip(scaled[..., :1], 0, 1), ["t", "row"])
+        check_outside(np.clip(scaled, -1e-7, 1 + 1e-7), ["t", "row"])
+        check_outside(np.clip(scaled[..., :1], 0, 1), ["t", "row"])

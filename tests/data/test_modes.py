@@ -58,6 +58,23 @@ def test_shares_of_variance_are_those_of_the_exact_decomposition():
     assert (np.abs(modes.U_.reshape(-1, 5)).max(0) == modes.U_.reshape(-1, 5).max(0)).all()  # the sign
 
 
+def test_the_variance_that_modes_leave_out_is_that_of_new_frames():
+    """White noise of each pixel, of which K of P dimensions belong to the modes."""
+    rng, sigma = np.random.default_rng(3), np.linspace(0.1, 0.4, 300).reshape(15, 20)
+    maps, t = rng.normal(size=(2, 15, 20)), 0.1 * np.arange(240)
+    clean = np.tensordot(np.stack([3 * np.sin(t), np.cos(1.7 * t)], -1), maps, 1)
+    modes = Modes(20).fit(clean + sigma * rng.normal(size=clean.shape))  # 18 modes of noise
+    new = clean + sigma * rng.normal(size=clean.shape)
+    left = new - modes.frames(modes.coefficients(new).values[0])
+    assert modes.inflation_ == pytest.approx((1 + 20 / 240) / (1 - 20 / 240), rel=0.15)
+    assert modes.residual_.mean() == pytest.approx(np.square(left).mean(), rel=0.05)
+    assert np.corrcoef(modes.residual_.ravel(), np.square(left).mean(0).ravel())[0, 1] > 0.9
+    sd = modes.frames_sd(np.zeros(20), residual=True)
+    np.testing.assert_allclose(sd**2, modes.residual_)
+    exact = Modes(2).fit(clean)
+    np.testing.assert_allclose(exact.residual_, 0, atol=1e-20)
+
+
 def test_the_slope_of_the_frames_is_that_of_the_coefficients():
     frames, modes, step = movie(), Modes(2).fit(movie()), 1e-3
     before, after = frames[10], frames[10] + step * (frames[11] - frames[10])
@@ -131,7 +148,8 @@ def test_saved_modes_answer_the_same(tmp_path):
     modes.save(tmp_path / "modes")
     modes.save(tmp_path / "modes")  # over the old ones
     again = Modes.load(tmp_path / "modes")
-    for name in ("U_", "SVT_", "mean_", "mask_", "explained_"):
+    assert again.scores_ is None and again.inflation_ == modes.inflation_
+    for name in ("U_", "SVT_", "mean_", "mask_", "explained_", "residual_"):
         np.testing.assert_array_equal(getattr(again, name), getattr(modes, name))
     assert again.rank_ == modes.rank_ and {f.name for f in tmp_path.iterdir()} == {"modes"}
 
@@ -147,6 +165,8 @@ def test_the_files_of_other_tools(tmp_path):
     frames = modes.frames(modes.SVT_.T)
     np.testing.assert_allclose(frames[:, MASK], (U @ SVT)[MASK].T, rtol=1e-4, atol=1e-5)
     assert (modes.mask_ == MASK).all() and np.isnan(modes.explained_).all()
+    with pytest.raises(CSTError, match="do not say what they leave out"):
+        modes.frames_sd([1.0, 1.0, 1.0], residual=True)
     np.testing.assert_allclose(modes.coefficients(frames).values[0], modes.SVT_.T, atol=1e-6)
 
 
@@ -157,6 +177,12 @@ def test_damaged_folders_are_refused(tmp_path):
     np.save(file, np.zeros((3, 60)))
     with pytest.raises(CSTError, match=r"SVT \(3, 60\).* do not fit together"):
         Modes.load(tmp_path / "modes")
+    modes.save(tmp_path / "other")
+    for name, shape in (("residual", (5, 5)), ("scores", (3, 7))):
+        np.save(tmp_path / "other" / f"{name}.npy", np.zeros(shape))
+        with pytest.raises(CSTError, match=rf"{name}.npy must be"):
+            Modes.load(tmp_path / "other")
+        (tmp_path / "other" / f"{name}.npy").unlink()
     np.save(file, np.array([{"code": 1}]), allow_pickle=True)
     with pytest.raises(CSTError, match="holds Python objects"):
         Modes.load(tmp_path / "modes")

@@ -85,7 +85,7 @@ def test_netcdf_joins_by_sample(tmp_path, context):
     ("text", "words"),
     [
         ("sample,t\nzebra,3\n", ["asks for sample 'zebra', which the context does not have"]),
-        ("sample,x\na,3\n", ["unknown column in coords= 't'"]),
+        ("sample,x\na,3\n", ["has no column 't', a coordinate of the context, but ['sample', 'x']"]),
         ("t\nearly\n", ["which is no number"]),
         ("t\n", ["no rows"]),
         ("", ["cannot read"]),

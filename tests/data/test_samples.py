@@ -95,7 +95,7 @@ BAD = {
     "not bool": (dict(coords=grid, values=ones, observed=np.full((2, 3), 0.5)), "only True and False"),
     "nothing seen": (
         dict(coords=np.zeros(1), values=np.where(np.arange(9) > 1, NAN, 1.0)[:, None]),
-        "no value is observed in sample 2, 3, 4, 5, 6 and 2 more",
+        "no value is observed in samples 2, 3, 4, 5, 6 and 2 more",
     ),
     "too many names": (
         dict(coords=grid, values=ones, coord_names=["t", "x"]),

@@ -57,8 +57,8 @@ def test_values_that_are_named_are_no_coordinates(tmp_path):
 
 
 TABLES = {
-    "no coordinates": ("a,b\n1,2\n", {}, "no coordinate column among .*pass coords="),
-    "no values": ("lat,lon\n1,2\n", {}, "no value column among .*pass coords="),
+    "no coordinates": ("a,b\n1,2\n", {}, "no coordinate column among .*name it by coords="),
+    "no values": ("lat,lon\n1,2\n", {}, "no value column among .*name it by values="),
     "two times": ("t,hours,u\n1,2,3\n", {}, "could all be the time"),
     "unknown column": ("t,u\n1,2\n", {"coords": ["time"]}, "unknown column in coords= 'time'"),
     "unknown value": ("t,u\n1,2\n", {"values": ["w"]}, "unknown column in values= 'w'"),
@@ -70,7 +70,7 @@ TABLES = {
     "lost sample": ("sample,t,u\n,0,1\n", {}, "column 'sample' is empty in row 1"),
     "infinite": ("t,u\n0,inf\n", {}, "values are infinite"),
     "nothing": ("", {}, "cannot read"),
-    "blind sample": ("sample,t,u\na,0,1\nb,0,\n", {}, "no value is observed in sample 1"),
+    "nothing observed": ("sample,t,u\na,0,\nb,0,\n", {}, "no value is observed in samples 'a', 'b'"),
     "one name": ("t,u [m],u [s]\n0,1,2\n", {}, "value_names must differ"),
 }
 
