@@ -85,29 +85,18 @@ def _by_channel(
 ) -> Start:
     """Start for channels that are observed at different points: each is a problem of its own, of its own points only.
 
-    The B·c problems are solved in groups of similar size. A channel without any point starts at 0.
+    The B·c problems are solved in `channel_groups`. A channel without any point starts at 0.
     """
     batch, _, c = values.shape
-    fold = lambda x: x.transpose(1, 2).flatten(0, 1)  # (B, n, c) → (B·c, n)  # noqa: E731
-    y, exists = fold(values), fold(observed)
-    count = exists.sum(1)
-    group = torch.bucketize(count, torch.tensor(_GROUPS, device=count.device))  # 8 points still belong to the first
+    y = values.transpose(1, 2).flatten(0, 1)  # (B·c, n)
     parts: list[tuple[Tensor, Tensor, Start]] = []
-    for number in range(len(_GROUPS) + 1):
-        row = ((group == number) & (count > 0)).nonzero()[:, 0]
-        if len(row) == 0:
-            continue
-        longest = int(count[row].max())
-        # Observed points first, in their order; the rest of the longest's length is padding.
-        point = exists[row].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :longest]
+    for row, point, exists in channel_groups(observed):
         sample = row // c
         rows = None if kernel is None else kernel.rows(coords.double(), row % c)
-        inner = _one_mask(
-            name, coords[sample[:, None], point], y[row[:, None], point][..., None], exists[row[:, None], point], rows
-        )
+        inner = _one_mask(name, coords[sample[:, None], point], y[row[:, None], point][..., None], exists, rows)
         parts.append((row, sample, inner))
 
-    empty = (count == 0).nonzero()[:, 0]
+    empty = (~observed.any(1)).flatten().nonzero()[:, 0]
     place = torch.cat([*(row for row, _, _ in parts), empty]).argsort()  # of each problem among the parts
 
     def start(x: Series) -> Series:
@@ -117,6 +106,30 @@ def _by_channel(
         return Series(y.unflatten(1, (batch, c)).transpose(2, 3), x.order, x.directions)  # (J, B, m, c)
 
     return start
+
+
+def channel_groups(observed: Bool[Tensor, "B n c"], empty: bool = False) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Channels of samples in groups of a similar number of points, each padded to its longest.
+
+    Returns, for each group of P problems: ``row`` (P,), which is sample · c + channel; ``point`` (P, n'), the observed
+    points in their order and then padding; and ``exists`` (P, n'). Channels without points are left out unless
+    ``empty`` asks for them.
+
+    >>> seen = torch.tensor([[[True, False], [False, False], [True, False]]])
+    >>> [x.tolist() for x in channel_groups(seen)[0]]
+    [[0], [[0, 2]], [[True, True]]]
+    """
+    exists = observed.transpose(1, 2).flatten(0, 1)  # (B·c, n)
+    count = exists.sum(1)
+    group = torch.bucketize(count, torch.tensor(_GROUPS, device=count.device))  # 8 points still belong to the first
+    found = []
+    for number in range(len(_GROUPS) + 1):
+        row = ((group == number) & (count >= (0 if empty else 1))).nonzero()[:, 0]
+        if len(row):
+            longest = max(1, int(count[row].max()))
+            point = exists[row].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :longest]
+            found.append((row, point, exists[row[:, None], point]))
+    return found
 
 
 def _samples(x: Series, index: Tensor) -> Series:

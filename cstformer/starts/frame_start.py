@@ -10,7 +10,7 @@ Beyond the frame the edge pixel continues, or, if the layout is periodic, the op
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Int
@@ -21,9 +21,10 @@ from cstformer.data.frame_grid import FrameGrid, distinct_times
 from cstformer.starts.cubic_convolution import keys_weights
 from cstformer.starts.curves import Start, make_start
 from cstformer.starts.film import Film
-from cstformer.starts.gaussian_process import Kernel, smoothing_weights
+from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.modes import FrameModes
 from cstformer.starts.pixel_view import HALO
+from cstformer.starts.time_posterior import TimePosterior
 from cstformer.starts.trust import Trust, continued
 from cstformer.starts.waves import Waves
 from cstformer.taylor import series
@@ -35,6 +36,7 @@ Corner = tuple[Int[Tensor, "B m"], Int[Tensor, "B m"]]
 Windows = Callable[[Series, Corner, tuple[int, int]], Series]
 """From queries (J, B, m, 3), corners and a size to windows of that size, (J, B, m, rows, cols, C)."""
 
+SHARP = 3.0  # how sharply the allowed change falls with the variance of the start; see `bounded_start`
 _FILM_PIXELS = 2**22  # pixels × coefficients of a film made at a time: bounds the memory
 # Blending a pixel of whole frames is about this many times cheaper than gathering it from a window of all frames.
 _BLEND = 16
@@ -64,6 +66,31 @@ def frame_start(name: str, batch: Batch, grid: FrameGrid, smoother: Smoother = N
         name, frames, halo = "linear", smoother.sight(continued(frames, exists)), HALO
     movie = frame_movie(name, times, exists, frames, smoother)
     return lambda x: _cut_out(x, functools.partial(movie.windows, grid.layout.periodic), grid, halo)
+
+
+def bounded_start(name: str, batch: Batch, grid: FrameGrid, smoother: Waves | FrameModes) -> Start:
+    """The start ``smooth`` or ``modes`` of a patch, and after its c numbers the share of a change that is allowed.
+
+    A network learns to change the start at hidden frames. Between frames that are given the gaps are narrower than
+    those which hidden frames leave, the start knows more, and nothing says that the change is right there. With the
+    posterior variance v of the start at the time of the query and its low value v₀ at hidden training frames
+    (`narrow` of the smoother), the share is
+
+    .. math:: v^s / (v^s + (v_0 / 2)^s)
+
+    with s = `SHARP`, which is nearly 1 at hidden frames and nearly 0 where the start knows well.
+    """
+    movie = frame_movie(name, *grid.whole(batch), smoother)
+    assert isinstance(movie, _ProcessMovie), "only a process knows its variance"
+
+    def start(x: Series) -> Series:
+        patches = _cut_out(x, functools.partial(movie.windows, grid.layout.periodic), grid, 0)
+        ratio = movie.variance(x.map(lambda c: c[..., :1])).map(lambda c: 2 * c / smoother.narrow)
+        power = series.power(ratio, SHARP)
+        share = series.divide(power, series.shift(power, 1.0)).map(lambda c: c.to(x.coefs.dtype))
+        return series.concatenate([patches, share], -1)
+
+    return start
 
 
 def frame_movie(name: str, times: Tensor, exists: Tensor, frames: Tensor, smoother: Smoother = None) -> FrameMovie:
@@ -125,12 +152,30 @@ class FrameMovie:
         return make_start(self.name, self.times[..., None], identity, mask, kernel)
 
 
-class _WaveMovie(FrameMovie):
+class _ProcessMovie(FrameMovie):
+    """Frames that are sums of pictures, each times a Gaussian process in time."""
+
+    processes: Sequence[Kernel]
+    """Kernels of the processes."""
+    shares: Tensor
+    """Variance of a pixel, its mean over the frame, for each unit of variance of each process."""
+
+    @functools.cached_property
+    def posterior(self) -> TimePosterior:
+        """The processes given the frames."""
+        return TimePosterior(self.processes, self.times, self.exists)
+
+    def variance(self, t: Series) -> Series:
+        """Posterior variance at times, its mean over the pixels: (J, B, m, 1), in float64."""
+        return self.posterior.mixed_variance(t, self.shares)
+
+
+class _WaveMovie(_ProcessMovie):
     """Frames whose bands of waves are smoothed in time, each with its own kernel."""
 
     def __init__(self, times: Tensor, exists: Tensor, frames: Tensor, waves: Waves):
         super().__init__("smooth", times, exists, frames)
-        self.waves = waves
+        self.waves, self.processes, self.shares = waves, waves.loud, waves.shares(*frames.shape[2:4])
 
     @functools.cached_property
     def weights(self) -> Start:
@@ -145,21 +190,21 @@ class _WaveMovie(FrameMovie):
 
     def at_moments(self, t: Tensor) -> Tensor:
         """Blend the amplitudes of the waves, then sum the waves."""
-        parts, weights = self._amplitudes
-        blended = [(w @ x.flatten(2)).unflatten(2, x.shape[2:]) for w, x in zip(weights(t), parts, strict=True)]
+        each = zip(self.posterior.weights(t), self._parts, strict=True)
+        blended = [(w @ x.flatten(2)).unflatten(2, x.shape[2:]) for w, x in each]
         return self.waves.join(blended, *self.frames.shape[2:4])  # from (B, u, K, C) of each band
 
     @functools.cached_property
-    def _amplitudes(self) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
-        return self.waves.split(self.frames), smoothing_weights(self.waves.loud, self.times, self.exists)
+    def _parts(self) -> list[Tensor]:
+        return self.waves.split(self.frames)
 
 
-class _ModeMovie(FrameMovie):
+class _ModeMovie(_ProcessMovie):
     """Modes whose coefficients are interpolated in time, and the mean frame."""
 
     def __init__(self, name: str, times: Tensor, exists: Tensor, frames: Tensor, modes: FrameModes):
         super().__init__(name, times, exists, frames)
-        self.modes = modes
+        self.modes, self.processes, self.shares = modes, modes.kernel.channels, modes.shares
 
     @functools.cached_property
     def weights(self) -> Start:

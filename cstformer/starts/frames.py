@@ -14,23 +14,26 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from cstformer.data.batch import Batch
-from cstformer.data.frame_grid import FrameGrid, fill_pixels
+from cstformer.data.frame_grid import FrameGrid, distinct_times, fill_pixels
 from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError
 from cstformer.starts.choosing import choose_modes
 from cstformer.starts.curves import Start
-from cstformer.starts.frame_start import Smoother, frame_start
+from cstformer.starts.frame_spread import frame_variances
+from cstformer.starts.frame_start import Smoother, bounded_start, frame_start
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kernel_fit import fit_kernel
 from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
 from cstformer.starts.modes import FrameModes, fit_modes
 from cstformer.starts.pixel_view import PixelView
 from cstformer.starts.trust import Trust, fit_trust
-from cstformer.starts.waves import Waves, fit_waves
+from cstformer.starts.waves import Waves, fit_waves, wave_numbers
 from cstformer.taylor import series
+from cstformer.taylor.derivatives import MultiIndex
 
+SPREAD_PIXELS = 2**22  # pixels of the variances that are computed at once: bounds the memory
 TRUST_SAMPLES = 32  # samples that the trust of the median start is fitted to
 
 
@@ -49,11 +52,11 @@ class Frames(DataKind):
 
     # Less noise than the data have, because the smooth start is fitted to that; chosen on Navier–Stokes flows.
     noise_share: ClassVar[float] = 0.7
-    preset: ClassVar[str] = "frames"
     optimiser: ClassVar[str] = "muon"
     near: ClassVar[bool] = True
     hidden_first: ClassVar[int] = 4
     ends_stay: ClassVar[bool] = True
+    bounded_axes: ClassVar[int | None] = 1  # in space, patches reach beyond the centres of the outermost ones
     shifts: ClassVar[bool] = True
     layout: PatchLayout
 
@@ -63,6 +66,11 @@ class Frames(DataKind):
         self.waves: Waves | None = None
         self.modes: FrameModes | None = None
         self.trust: Trust | None = None
+
+    @property
+    def preset(self) -> str:
+        """Fields and movies."""
+        return "frames"
 
     @classmethod
     def of(cls, samples: Samples, scaling: str = "linear") -> Self:
@@ -172,10 +180,41 @@ class Frames(DataKind):
             smoother = {"median": self.trust, "modes": self.modes}.get(name, self.waves)
         return frame_start(name, batch, self.grid, smoother)
 
+    def initial(self, name: str, batch: Batch, bounded: bool) -> Start:
+        """The start, and for a bounded network the share of a change that is allowed."""
+        smoother = self._bounding(name)
+        if not bounded or smoother is None:
+            return self.start(name, batch)
+        return bounded_start(name, batch, self.grid, smoother)
+
+    def _bounding(self, name: str) -> Waves | FrameModes | None:
+        """The smoother of a start that bounds the network."""
+        smoother = {"smooth": self.waves, "modes": self.modes}.get(name)
+        return smoother if smoother is not None and smoother.narrow > 0 else None
+
     def posterior_mean(self, batch: Batch) -> Callable[[Tensor], Tensor]:
         """One process in time for all pixels, held beyond the first and the last frame."""
         start = self.start("smooth", batch, self.kernel)
         return lambda x: start(series.constant(x)).value
+
+    def spread(self, start: str, batch: Batch) -> Callable[[Tensor, MultiIndex], Tensor]:
+        """Posterior variance of the modes for the start ``modes``, of the waves for every other."""
+        times, exists, _ = self.grid.whole(batch)
+        smoother = self.modes if start == "modes" else self.waves
+        assert smoother is not None, "fit the prior first"
+        variances = frame_variances(smoother, times, exists, self.layout)
+
+        def spread(x: Float[Tensor, "B m 3"], index: MultiIndex) -> Float[Tensor, "B m c"]:
+            moments, which = distinct_times(x[..., 0])
+            if moments.numel() * math.prod(self.layout.frame) > SPREAD_PIXELS and x.shape[1] > 1:
+                half = x.shape[1] // 2
+                return torch.cat([spread(x[:, :half], index), spread(x[:, half:], index)], 1)
+            pictures = variances(moments, index)  # (B, u, H, W, C)
+            number = which + torch.arange(len(x), device=x.device)[:, None] * moments.shape[1]
+            cut = self.read_states(pictures.flatten(0, 1), number.flatten(), x.flatten(0, 1))
+            return cut.unflatten(0, x.shape[:2])
+
+        return spread
 
     def network_options(self, start: str, pattern: str) -> dict[str, Any]:
         """Which numbers tokens carry.
@@ -185,7 +224,12 @@ class Frames(DataKind):
         """
         viewed = start in ("median", "motion")
         view = PixelView(*self.layout.patch, self.layout.channels) if viewed else None
-        return {"split_context": start in ("smooth", "modes", "auto") and pattern == "context", "view": view}
+        own = pattern == "context"
+        return {
+            "split_context": own and start in ("smooth", "modes", "auto"),
+            "bounded": own and self._bounding(start) is not None,
+            "view": view,
+        }
 
     def corrupt(self, batch: Batch, corruption: Corruption, generator: Generator) -> Tensor:
         """Corrupt whole frames (B, T, H, W, C)."""
@@ -213,7 +257,7 @@ class Frames(DataKind):
             "scaling": self.scaling.describe(),
             "layout": self.layout.to_dict(),
             **{name: None if x is None else dataclasses.asdict(x) for name, x in fitted.items()},
-            "modes": None if self.modes is None else dataclasses.asdict(self.modes.kernel),
+            "modes": None if self.modes is None else self.modes.describe(),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -231,10 +275,12 @@ class Frames(DataKind):
     def from_description(cls, about: dict[str, Any]) -> Self:
         """From JSON."""
         kind = cls(Scaling.from_description(about["scaling"]), PatchLayout.from_dict(about["layout"]))
-        kind.kernel = kernel_from(about.get("kernel"))
+        kind.kernel = kernel_from(about.get("kernel"), 1, kind.layout.channels)
         kind.noises = () if kind.kernel is None else kind.kernel.noises
         waves, trust = about.get("waves"), about.get("trust")
         kind.waves = None if waves is None else Waves.from_description(waves)
+        if kind.waves and len(kind.waves.gains) <= wave_numbers(*kind.layout.frame, kind.waves.periodic).max():
+            raise ValueError(f"the waves have {len(kind.waves.gains)} gains, too few for the frames of the layout")
         kind.trust = None if trust is None else Trust.from_description(trust)
         return kind
 

@@ -24,7 +24,7 @@ factorised in float64: in float32 those of dense, nearly noise-free samples are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from cstformer.system.described import TINY, number, numbers
 from cstformer.taylor import series
 from cstformer.taylor.series import Series
 
@@ -68,8 +69,17 @@ class Kernel:
     @classmethod
     def from_description(cls, about: dict[str, Any]) -> Kernel:
         """The inverse of `dataclasses.asdict`; version 0.1.0 knew neither smoothness nor channels."""
-        channels = tuple(cls.from_description(one) for one in about.get("channels", ()))
-        return cls(**about | {"lengthscales": tuple(about["lengthscales"]), "channels": channels})
+        smoothness = about.get("smoothness")
+        if smoothness not in (None, 0.5, 1.5, 2.5):
+            raise ValueError(f"smoothness of the kernel must be 0.5, 1.5, 2.5 or null, got {smoothness}")
+        return cls(
+            lengthscales=numbers("lengthscales of the kernel", about["lengthscales"], TINY),
+            amplitude=number("amplitude of the kernel", about["amplitude"], 0),
+            offset=number("offset of the kernel", about["offset"], 0),
+            noise=number("noise of the kernel", about["noise"], 0),
+            smoothness=smoothness,
+            channels=tuple(cls.from_description(one) for one in about.get("channels", ())),
+        )
 
     def rows(self, like: Tensor, channel: Tensor | None = None) -> KernelRows:
         """As tensors: one row, or the kernel of the channel with each of these numbers (P,)."""
@@ -158,45 +168,23 @@ def _matern(p: Series, q: Coords, smoothness: float) -> Series:
 def posterior_weights(kernel: Kernel | KernelRows, coords: Coords, values: Values, exists: Exists) -> Values:
     """(K + σ²I)⁻¹ y of each sample; the posterior mean is k(x, X) times these weights."""
     rows = kernel.rows(coords.double()) if isinstance(kernel, Kernel) else kernel
-    factor = _factor(rows, coords, exists)
+    factor = cholesky_factor(rows, coords, exists)
     return torch.cholesky_solve((values * exists[..., None]).double(), factor).to(values.dtype)
 
 
-def smoothing_weights(
-    kernels: Sequence[Kernel], knots: Float[Tensor, "B n"], exists: Exists
-) -> Callable[[Tensor], Tensor]:
-    """Posterior means in time as weights of the observed frames, for several kernels at once.
-
-    Returns a function from times (B, m) to weights k(t, T) (K + σ²I)⁻¹ of shape (kernels, B, m, n), for frames observed
-    at the knots T. Before the first and after the last knot the weights stay constant.
-    """
-    t = knots.double()
-    length, amplitude, offset, noise = (
-        t.new_tensor(x)[:, None, None, None]  # (kernels, 1, 1, 1)
-        for x in zip(*((k.lengthscales[0], k.amplitude, k.offset, k.noise) for k in kernels), strict=True)
-    )
-
-    def covariance(at: Tensor) -> Tensor:
-        """(B, m) → (kernels, B, m, n)."""
-        distance = (at[:, :, None] - t[:, None, :]) / length
-        return amplitude**2 * torch.exp(-0.5 * distance.square()) + offset**2
-
-    noise = noise**2 + _jitter(t) * (amplitude**2 + offset**2)
-    pair = exists[:, :, None] & exists[:, None, :]
-    eye = torch.eye(t.shape[1], dtype=t.dtype, device=t.device)
-    diagonal = torch.where(exists[:, :, None], noise, torch.ones_like(noise))  # padding: rows of the identity
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance(t) * pair + eye * diagonal)) * pair
-    low = t.masked_fill(~exists, torch.inf).amin(1, keepdim=True)
-    high = t.masked_fill(~exists, -torch.inf).amax(1, keepdim=True)
-    return lambda at: (covariance(at.double().clamp(low, high)) @ inverse).to(knots.dtype)
-
-
-def _factor(kernel: KernelRows, coords: Coords, exists: Exists) -> Float[Tensor, "B n n"]:
+def cholesky_factor(kernel: KernelRows, coords: Coords, exists: Exists) -> Float[Tensor, "B n n"]:
     """Cholesky factor of K + σ²I, in float64."""
     jitter = _jitter(coords)
     coords = coords.double()
     covariance = kernel.covariance(series.constant(coords), coords).value
     return masked_cholesky(covariance, exists, (kernel.noise**2 + jitter * kernel.variance)[..., 0])
+
+
+def inverse_factor(kernel: KernelRows, coords: Coords, exists: Exists) -> Float[Tensor, "B n n"]:
+    """L⁻¹ of the Cholesky factor L of K + σ²I in float64; 0 in the rows and columns of padding."""
+    factor = cholesky_factor(kernel, coords, exists)
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand_as(factor)
+    return torch.linalg.solve_triangular(factor, eye, upper=False) * (exists[:, :, None] & exists[:, None, :])
 
 
 def _jitter(coords: Tensor) -> float:

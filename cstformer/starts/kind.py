@@ -24,6 +24,7 @@ from cstformer.errors import CSTError
 from cstformer.starts.curves import Start
 from cstformer.starts.frame_start import Smoother
 from cstformer.starts.gaussian_process import Kernel
+from cstformer.taylor.derivatives import MultiIndex
 
 Corruption = Callable[[Tensor, Generator], Tensor]
 """Maps clean values (B, n, c), or frames (B, T, H, W, C), in the user's units to what the model is given of them, of
@@ -56,8 +57,6 @@ class DataKind(ABC):
 
     noise_share: ClassVar[float] = 1.0
     """Automatic training noise over the noise of the data."""
-    preset: ClassVar[str] = "default"
-    """The preset that stands for settings which are ``auto``."""
     optimiser: ClassVar[str] = "adamw"
     """What ``optimiser="auto"`` means."""
     near: ClassVar[bool] = False
@@ -68,6 +67,8 @@ class DataKind(ABC):
     """How many times as likely a training step asks about a hidden point as about a visible one."""
     ends_stay: ClassVar[bool] = False
     """Whether the first and the last moment of a sample are never hidden."""
+    bounded_axes: ClassVar[int | None] = None
+    """How many axes, from the first, refuse queries far outside the training domain; all by default."""
     shifts: ClassVar[bool] = False
     """Whether `shift` does anything."""
 
@@ -77,6 +78,11 @@ class DataKind(ABC):
         self.noises: tuple[float, ...] = ()
         self.covariates: CovariateEncoder | None = None
         self.calendar: Calendar | None = None
+
+    @property
+    @abstractmethod
+    def preset(self) -> str:
+        """The preset that stands for settings which are ``auto``."""
 
     @classmethod
     @abstractmethod
@@ -170,13 +176,24 @@ class DataKind(ABC):
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
         """The start of this name from a context; ``smoother`` takes the place of the fitted prior."""
 
+    def initial(self, name: str, batch: Batch, bounded: bool) -> Start:
+        """What the network is shown of each query: the start, and more if the network is ``bounded``."""
+        return self.start(name, batch)
+
     @abstractmethod
     def posterior_mean(self, batch: Batch) -> Callable[[Tensor], Tensor]:
         """Mean of the Gaussian process given a context: from queries (B, m, d) to values (B, m, c)."""
 
+    @abstractmethod
+    def spread(self, start: str, batch: Batch) -> Callable[[Tensor, MultiIndex], Tensor]:
+        """Variance of the process given a context, for the scale of intervals.
+
+        From queries (B, m, d) and a multi-index q to the variance of D^q (B, m, c), in float64.
+        """
+
     def network_options(self, start: str, pattern: str) -> dict[str, Any]:
-        """What the network must know of this start: ``split_context`` and ``view`` of `Architecture`."""
-        return {"split_context": False, "view": None}
+        """What the network must know of this start: ``split_context``, ``bounded`` and ``view`` of `Architecture`."""
+        return {"split_context": False, "bounded": False, "view": None}
 
     # Training
 
@@ -225,9 +242,16 @@ class DataKind(ABC):
         """Inverse of `describe`."""
 
 
-def kernel_from(about: dict[str, Any] | None) -> Kernel | None:
-    """Read a kernel from JSON."""
-    return None if about is None else Kernel.from_description(about)
+def kernel_from(about: dict[str, Any] | None, axes: int, channels: int) -> Kernel | None:
+    """Read from JSON a kernel of so many axes, of all channels or of each of so many."""
+    if about is None:
+        return None
+    kernel = Kernel.from_description(about)
+    if {len(one.lengthscales) for one in (kernel, *kernel.channels)} != {axes}:
+        raise ValueError(f"lengthscales of the kernel must be {axes}, one for each axis")
+    if len(kernel.channels) not in (0, channels):
+        raise ValueError(f"the kernel is of {len(kernel.channels)} channels, not of {channels}")
+    return kernel
 
 
 def in_user_units(scaling: Scaling, corruption: Corruption, generator: Generator) -> Callable[[Tensor], Tensor]:

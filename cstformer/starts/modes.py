@@ -29,6 +29,8 @@ from cstformer.data.low_rank import best_rank, held_out_errors, truncated_svd
 from cstformer.errors import CSTError
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kernel_fit import SMOOTHNESS, fit_channels, fit_kernel, log_likelihood
+from cstformer.starts.time_posterior import narrow_variance
+from cstformer.system.described import number
 
 MAX_RANK = 32  # largest rank that is considered, before it is multiplied by GENEROUS
 # Times as many modes as predict held-out pixels: the kernels shrink modes of little signal, where a projection would
@@ -38,6 +40,7 @@ MAX_RANK = 32  # largest rank that is considered, before it is multiplied by GEN
 GENEROUS = 2
 FASTEST = 2.0  # shortest lengthscale, in distances between frames: what changes faster cannot be interpolated
 KERNEL_NUMBERS = 2000  # coefficients of a mode that its kernel is fitted to
+KERNEL_SAMPLES = 100  # samples whose frames are hidden for `narrow`
 JUDGES = 8  # modes, the first ones, that choose the smoothness
 
 
@@ -52,21 +55,38 @@ class FrameModes:
     """Standard deviation of the observed coefficients."""
     kernel: Kernel
     """Covariance in time of the coefficients over ``scale``; its ``channels`` are the modes."""
+    narrow: float = 0.0
+    """Low posterior variance of a pixel of a hidden training frame."""
+
+    @property
+    def shares(self) -> Float[Tensor, " K"]:
+        """Mean square over the pixels of each mode times ``scale``: variance of a pixel for one of a coefficient."""
+        return (self.vectors.square().flatten(1).mean(1) * self.scale**2).double()
 
     def coefficients(self, frames: Float[Tensor, "*n H W C"]) -> Float[Tensor, "*n K"]:
         """Inner products of frames with the modes, over ``scale``."""
         flat = (frames - self.mean.to(frames)).flatten(-3)
         return flat @ self.vectors.to(frames).flatten(1).T / self.scale.to(frames)
 
+    def describe(self) -> dict[str, Any]:
+        """A dict for JSON of what `tensors` does not hold."""
+        return {"kernel": dataclasses.asdict(self.kernel), "narrow": self.narrow}
+
     def tensors(self) -> dict[str, Tensor]:
         """What a file of tensors keeps."""
         return {name: getattr(self, name) for name in ("mean", "vectors", "scale")}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], kernel: dict[str, Any]) -> FrameModes:
-        """The inverse of `tensors`, with the description of the kernel."""
+    def from_tensors(cls, tensors: dict[str, Tensor], about: dict[str, Any]) -> FrameModes:
+        """The inverse of `tensors` and `describe`."""
         mean, vectors, scale = (tensors[name].double() for name in ("mean", "vectors", "scale"))
-        modes = cls(mean, vectors, scale, Kernel.from_description(kernel))
+        modes = cls(
+            mean,
+            vectors,
+            scale,
+            Kernel.from_description(about["kernel"]),
+            number("narrow of the modes", about["narrow"], 0),
+        )
         if modes.vectors.shape[1:] != modes.mean.shape or modes.scale.shape != modes.vectors.shape[:1]:
             raise ValueError("modes do not fit together")
         return modes
@@ -109,7 +129,10 @@ def fit_modes(
     series = found.coefficients(frames.double().cpu())  # (N, T, K)
     scale = series[exists.cpu()].square().mean(0).sqrt().clamp_min(1e-12)
     kernel = fit_mode_kernels(times.double().cpu(), series / scale, exists.cpu(), seed)
-    return dataclasses.replace(found, scale=scale, kernel=kernel)
+    found = dataclasses.replace(found, scale=scale, kernel=kernel)
+    some = slice(0, KERNEL_SAMPLES)
+    narrow = narrow_variance(kernel.channels, found.shares, times[some].double().cpu(), exists[some].cpu())
+    return dataclasses.replace(found, narrow=narrow)
 
 
 def fit_mode_kernels(

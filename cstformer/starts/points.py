@@ -20,9 +20,13 @@ from cstformer.starts.gaussian_process import Kernel, posterior_weights
 from cstformer.starts.kernel_fit import SMOOTHNESS, fit_channels, fit_kernel
 from cstformer.starts.kind import MAX_NOISE, Corruption, DataKind, in_user_units, kernel_from
 from cstformer.starts.shared_noise import independent_noise
+from cstformer.starts.spread import Spread
+from cstformer.system.described import numbers
 from cstformer.taylor import series
+from cstformer.taylor.derivatives import MultiIndex
 
 KERNEL_CELLS = 2**20  # cells, observed or not, of the samples that the kernel is fitted to
+SEVERAL = 4  # channels from which on the preset is ``series``
 FEWEST_CELLS, MOST_CELLS = 0.25, 0.9  # bounds of the share of samples that hide single cells
 
 
@@ -30,6 +34,11 @@ class Points(DataKind):
     """Points with coordinates of any dimension; see `DataKind`."""
 
     tries: ClassVar[bool] = True
+
+    @property
+    def preset(self) -> str:
+        """Several channels may explain each other, which takes a wider network."""
+        return "series" if len(self.scaling.mean) >= SEVERAL else "default"
 
     @classmethod
     def of(cls, samples: Samples, scaling: str = "linear") -> Self:
@@ -107,6 +116,11 @@ class Points(DataKind):
 
         return mean
 
+    def spread(self, start: str, batch: Batch) -> Callable[[Tensor, MultiIndex], Tensor]:
+        """Posterior variance of the process of each channel."""
+        assert self.kernel is not None, "fit the kernel first"
+        return Spread(self.kernel, batch.coords, batch.observed)
+
     def corrupt(self, batch: Batch, corruption: Corruption, generator: Generator) -> Tensor:
         """Corrupt the values (B, n, c)."""
         return in_user_units(self.scaling, corruption, generator)(batch.values)
@@ -121,9 +135,10 @@ class Points(DataKind):
     def from_description(cls, about: dict[str, Any]) -> Self:
         """From JSON."""
         kind = cls(Scaling.from_description(about["scaling"]))
-        kind.kernel = kernel_from(about.get("kernel"))
+        kind.kernel = kernel_from(about.get("kernel"), len(kind.scaling.low), len(kind.scaling.mean))
         if kind.kernel is not None:
-            kind.noises = tuple(about.get("noises", kind.kernel.noises))  # version 0.1.0 wrote the kernel's alone
+            noises = about.get("noises", kind.kernel.noises)  # version 0.1.0 wrote the kernel's alone
+            kind.noises = numbers("noises", noises, 0)
         return kind
 
 

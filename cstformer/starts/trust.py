@@ -41,6 +41,7 @@ from torch.nn import functional as F
 
 from cstformer.errors import CSTError
 from cstformer.starts.pixel_view import LOUDEST
+from cstformer.system.described import number, numbers
 
 Movies = Float[Tensor, "B T H W C"]
 PerPixel = Float[Tensor, "B T H W 1"]
@@ -49,6 +50,7 @@ PerPixel = Float[Tensor, "B T H W 1"]
 # Widths are standard deviations of Gaussian windows, in pixels unless frames are named.
 FEW = 2**18  # pixels used for a logistic regression, at most; evenly spread over the movies
 FLOOR = 0.01  # s_i² as a share of the mean of q_i
+LEAST = 1e-30  # of squared distances, which are divisors in float32
 COMPANY = (1.0, 3.0)  # widths of the two neighbourhoods over which f_i is averaged
 # Of `trusted_mean`:
 NEAR_TIME, NEAR = 0.4, 0.65  # widths of its window, in frames and in pixels
@@ -75,6 +77,15 @@ class Odds:
     floors: Sequence[float]
     """s_i², one for each distance."""
 
+    @classmethod
+    def from_description(cls, found: dict[str, Any]) -> Odds:
+        """The inverse of `dataclasses.asdict`."""
+        slopes = numbers("slopes of the trust", found["slopes"])
+        floors = numbers("floors of the trust", found["floors"], LEAST)
+        if len(slopes) != len(floors) * (1 + len(COMPANY)):
+            raise ValueError(f"the trust has {len(slopes)} slopes for {len(floors)} distances")
+        return cls(number("base of the trust", found["base"]), slopes, floors)
+
     def __call__(self, distances: Float[Tensor, "B T H W k"]) -> PerPixel:
         """Log odds of each pixel."""
         features = _features(distances, distances.new_tensor(self.floors))
@@ -99,8 +110,10 @@ class Trust:
     @classmethod
     def from_description(cls, found: dict[str, Any]) -> Trust:
         """The inverse of `dataclasses.asdict`."""
-        median, near, alike = (Odds(**found[name]) for name in ("median", "near", "alike"))
-        return cls(median, near, alike, found["fine"], found["noise"], found["usual"])
+        median, near, alike = (Odds.from_description(found[name]) for name in ("median", "near", "alike"))
+        return cls(
+            median, near, alike, *(number(f"{n} of the trust", found[n], LEAST) for n in ("fine", "noise", "usual"))
+        )
 
     def judge(self, movies: Movies) -> tuple[Movies, PerPixel, PerPixel]:
         """Estimate of each pixel from those around it, expected squared error of it, log odds of the pixel itself."""

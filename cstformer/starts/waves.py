@@ -8,7 +8,7 @@ field has most of its power in long waves, so the shortest waves give :math:`\si
   Wiener's, its observed value times the gain :math:`1 - \sigma^2 / P`.
 - Several frames: the best estimate is Gaussian-process regression of each amplitude in time, with process variance
   :math:`P - \sigma^2` and noise :math:`\sigma^2`. Each band of wave numbers has its own lengthscale, since short waves
-  change faster.
+  change faster; all have the same smoothness.
 
 Shapes: N samples, T frames, H × W pixels, C channels, K waves of a band.
 """
@@ -27,12 +27,18 @@ from torch import Tensor
 
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kernel_fit import MIN_NOISE, log_likelihood
+from cstformer.starts.time_posterior import left_out_error, narrow_variance
+from cstformer.system.described import number, numbers
 
 EDGES = (0, 2, 3, 4, 5, 8)  # first wave number of each band (cycles along the longer side); the last band has no end
 # Candidate lengthscales in units of the time axis, which is [0, 1]. 25 values instead of 70 cost up to 4 % of error.
 LENGTHSCALES = torch.logspace(math.log10(0.01), math.log10(3.0), 70).tolist()
 SHORTEST = 0.375  # cycles per pixel, 3/4 of the Nyquist frequency: the power above it is taken to be noise alone
 FAINT = 0.02  # a band whose signal is below this share of its power counts as noise alone
+# Smoothness in time that is compared, by the error of predicting each frame from the others. The likelihood would take
+# ½ for ERA5's temperature, where 3/2 predicts the hours between better, and ½ has no derivative at a frame.
+SMOOTHNESS = (None, 2.5, 1.5)
+CLEARLY = 0.98  # error of the rougher process over that of the smooth one, below which it is chosen
 MAX_WAVES = 48  # waves of a band whose likelihood chooses the lengthscale; evenly spread over the band
 
 
@@ -47,6 +53,8 @@ class Waves:
     noise: float
     """σ: standard deviation of the noise of a pixel."""
     periodic: bool = False
+    narrow: float = 0.0
+    """Low posterior variance of a pixel of a hidden training frame; 0: not known (0.1.0)."""
 
     def wiener(self, frames: Float[Tensor, "*n H W C"]) -> Float[Tensor, "*n H W C"]:
         """Multiply every wave of each frame by its gain."""
@@ -82,6 +90,11 @@ class Waves:
         alone = [[x if i == j else torch.zeros_like(x) for j, x in enumerate(parts)] for i in range(len(parts))]
         return [self.join(some, height, width) for some in alone]
 
+    def shares(self, height: int, width: int) -> Float[Tensor, " bands"]:
+        """Waves of each loud band over pixels: the variance of a pixel is the sum of shares times variances."""
+        count = [len(place) for place in self._places(height, width, torch.device("cpu"))[0]]
+        return torch.tensor(count, dtype=torch.float64) / (height * width)
+
     def _places(self, height: int, width: int, device: torch.device) -> tuple[list[Tensor], list[Tensor]]:
         """Indices, among the H·W waves of a frame, of the waves of each loud band and of each other band."""
         places = list(zip(self.kernels, _places_of_bands(height, width, self.periodic), strict=False))
@@ -104,8 +117,12 @@ class Waves:
     @classmethod
     def from_description(cls, d: dict[str, Any]) -> Waves:
         """The inverse of `describe`."""
-        kernels = [k and Kernel.from_description(k) for k in d["kernels"]]
-        return cls(tuple(d["gains"]), tuple(kernels), float(d["noise"]), bool(d["periodic"]))
+        kernels = [None if k is None else Kernel.from_description(k) for k in d["kernels"]]
+        if len(kernels) > len(EDGES) or {len(k.lengthscales) for k in kernels if k is not None} != {1}:
+            raise ValueError(f"the waves must have a kernel in time for each of up to {len(EDGES)} bands")
+        gains, noise = numbers("gains of the waves", d["gains"], 0), number("noise of the waves", d["noise"], 0)
+        narrow = number("narrow of the waves", d.get("narrow", 0.0), 0)  # version 0.1.0 had none
+        return cls(gains, tuple(kernels), noise, bool(d["periodic"]), narrow)
 
 
 def fit_waves(
@@ -137,23 +154,55 @@ def fit_waves(
     # short waves give an upper bound, their lowest power.
     floor = float(power[short].median()) if bool(short.any()) else float(power[power > 0].min())
     gains = (1 - floor / power.clamp_min(1e-30)).clamp(0, 1)  # 1e-30: no division by zero where nothing is
-    kernels: list[Kernel | None] = []
-    at, some = times[:max_samples, :, None].double(), exists[:max_samples]
+    at, some = times[:max_samples].double(), exists[:max_samples]
+    bands: list[_Band | None] = []
     for band in range(len(EDGES)):
         inside = _band(numbers) == band  # (H, W)
         signal = float(squares[inside].mean()) - floor if bool(inside.any()) else 0.0  # P − σ²
         if signal <= FAINT * (signal + floor) and (band > 0 or not bool(inside.any())):
-            kernels.append(None)
+            bands.append(None)
             continue
         signal = max(signal, FAINT * floor, 1e-12)  # the first band always stays, so that there is a start
         values = x[:max_samples, :, inside].double().flatten(2)  # (N, T, K·C)
-        values = values[..., torch.linspace(0, values.shape[-1] - 1, min(MAX_WAVES, values.shape[-1])).long()]
-        amplitude, noise = math.sqrt(signal), max(math.sqrt(floor), MIN_NOISE * math.sqrt(signal))
-        # Amplitude and noise are known from the spectrum, and amplitudes have mean zero (the offset is as good as
-        # none): the likelihood has the lengthscale alone to choose.
-        trials = [Kernel((scale,), amplitude, 1e-3 * amplitude, noise) for scale in LENGTHSCALES]
-        kernels.append(max(trials, key=lambda kernel: log_likelihood(kernel, at, values, some)))
-    return Waves(tuple(gains.tolist()), tuple(kernels), math.sqrt(floor), periodic)
+        few = values[..., torch.linspace(0, values.shape[-1] - 1, min(MAX_WAVES, values.shape[-1])).long()]
+        bands.append(_Band(few, signal, floor, int(inside.sum()) / (height * width)))
+
+    def fitted(smoothness: float | None) -> tuple[float, Waves]:
+        """Waves of this smoothness in time, and how well they predict each frame from the others."""
+        kernels = [None if band is None else band.kernel(smoothness, at, some) for band in bands]
+        pairs = [(band, kernel) for band, kernel in zip(bands, kernels, strict=True) if band and kernel]
+        error = sum(band.share * left_out_error(kernel, at, band.values, some) for band, kernel in pairs)
+        return error, Waves(tuple(gains.tolist()), tuple(kernels), math.sqrt(floor), periodic)
+
+    smooth, *others = (fitted(smoothness) for smoothness in SMOOTHNESS)
+    rough = min(others, key=lambda found: found[0])
+    waves = rough[1] if rough[0] < CLEARLY * smooth[0] else smooth[1]
+    return dataclasses.replace(waves, narrow=narrow_variance(waves.loud, waves.shares(height, width), at, some))
+
+
+@dataclass(frozen=True)
+class _Band:
+    """What the kernel of a band is fitted to."""
+
+    values: Float[Tensor, "N T K"]
+    """Amplitudes of some of its waves."""
+    signal: float
+    """P − σ²."""
+    floor: float
+    """σ²."""
+    share: float
+    """Waves of the band over pixels of a frame."""
+
+    def kernel(self, smoothness: float | None, at: Float[Tensor, "N T"], exists: Bool[Tensor, "N T"]) -> Kernel:
+        """The kernel of this smoothness whose lengthscale is most likely.
+
+        Amplitude and noise are known from the spectrum, and amplitudes have mean zero (the offset is as good as none):
+        the likelihood has the lengthscale alone to choose.
+        """
+        amplitude = math.sqrt(self.signal)
+        noise = max(math.sqrt(self.floor), MIN_NOISE * amplitude)
+        trials = [Kernel((scale,), amplitude, 1e-3 * amplitude, noise, smoothness) for scale in LENGTHSCALES]
+        return max(trials, key=lambda kernel: log_likelihood(kernel, at[..., None], self.values, exists))
 
 
 @functools.lru_cache(maxsize=32)

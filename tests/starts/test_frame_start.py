@@ -1,5 +1,7 @@
 """The start of patch tokens: frames interpolated in time, patches cut anywhere."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ from small_models import blob
 
 from cstformer import frame_queries
 from cstformer.data.patches import stitch
-from cstformer.starts.frame_start import frame_start
+from cstformer.starts.frame_start import bounded_start, frame_start
 from cstformer.starts.gaussian_process import Kernel, posterior_weights
+from cstformer.starts.time_posterior import TimePosterior, narrow_variance
 from cstformer.starts.waves import Waves
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.taylor.series import constant, straight_line
@@ -284,3 +287,49 @@ def test_order_zero_of_a_series_is_the_value(name, smoother, blend, monkeypatch)
         terms = plan(3, up_to(3, 2))
         full = frames.start(straight_line(x, terms.directions, 2)).value
         assert torch.allclose(full, frames.start(constant(x)).value, atol=1e-9)
+
+
+# How much of a change is allowed
+
+
+FAST = Waves((), (Kernel((0.12,), 1.0, 0.01, 0.01), None, Kernel((0.1,), 0.5, 0.01, 0.01), None, None, None), 0.01)
+
+
+def bounded(movie, times=None):
+    """The bounded start of a movie whose waves are `FAST`, with the variance at its hidden frames."""
+    frames = movie_batch(movie, (4, 4), times)
+    seen, exists, _ = frames.grid.whole(frames.batch)
+    shares = FAST.shares(*movie.shape[1:3])
+    waves = dataclasses.replace(FAST, narrow=narrow_variance(FAST.loud, shares, seen, exists))
+    return frames, bounded_start("smooth", frames.batch, frames.grid, waves)
+
+
+def test_a_bounded_start_ends_with_the_allowed_share():
+    """Little at a frame and between two frames; nearly all where a frame is missing."""
+    movie = blob(9, 12, 12)[..., None]
+    frames, start = bounded(movie)
+    plain = frame_start("smooth", frames.batch, frames.grid, FAST)
+    at = frames.scaled([[4.0, 5.5, 5.5], [4.5, 5.5, 5.5]])
+    y = start(constant(at)).value[0]
+    assert torch.equal(y[:, :-1], plain(constant(at)).value[0])
+    assert (y[:, -1] < 0.1).all()
+    thin = np.delete(movie, 4, axis=0)
+    frames, hidden = bounded(thin, np.delete(np.arange(9.0), 4))
+    posterior = TimePosterior(FAST.loud, *frames.grid.whole(frames.batch)[:2])
+    x = frames.scaled([[4.0, 5.5, 5.5]])
+    variance = posterior.variance(constant(x[..., :1])).value[0, 0] @ FAST.shares(12, 12)
+    narrow = narrow_variance(FAST.loud, FAST.shares(12, 12), *frames.grid.whole(frames.batch)[:2])
+    ratio = (2 * variance / narrow) ** 3
+    assert hidden(constant(x)).value[0, 0, -1].item() == pytest.approx((ratio / (1 + ratio)).item())
+    assert hidden(constant(x)).value[0, 0, -1] > 0.8
+
+
+def test_partials_of_the_allowed_share_agree_with_nested_autograd():
+    frames, start = bounded(blob(5, 12, 12)[..., None])
+    at = frames.scaled([[1.3, 4.7, 5.2], [2.6, 3.1, 6.8]])
+    terms = plan(3, up_to(3, 2))
+    y = start(straight_line(at, terms.directions, terms.order)).map(lambda c: c[..., -1:])
+    derivatives = nested_derivatives(lambda s: start(constant(at + s)).value[..., -1:], 3, 2)
+    for q in ((1, 0, 0), (2, 0, 0)):
+        assert relative_error(terms.partial(y, q), entry(derivatives, q)) < 1e-6, q
+    assert terms.partial(y, (1, 1, 0)).abs().max() < 1e-12

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from sklearn.gaussian_process.kernels import Matern
 
 from cstformer.starts.curves import make_start
-from cstformer.starts.gaussian_process import Kernel, posterior_weights, smoothing_weights
+from cstformer.starts.gaussian_process import Kernel, posterior_weights
 from cstformer.starts.kernel_fit import SMOOTHNESS, fit_channels, fit_kernel, log_likelihood
 from cstformer.taylor import series
 
@@ -176,20 +176,6 @@ def test_dense_and_almost_noise_free_samples_do_not_fail_in_single_precision(len
     coords = torch.linspace(0, 1, 300)[None, :, None]
     exists = torch.ones(1, 300, dtype=torch.bool)
     assert bool(torch.isfinite(posterior_weights(kernel, coords, (6 * coords).sin(), exists)).all())
-
-
-def test_smoothing_weights_are_the_posterior_means_of_several_kernels():
-    """One identity column per knot asks `make_start` for the same weights, kernel by kernel."""
-    generator = torch.Generator().manual_seed(0)
-    knots = torch.rand(3, 5, generator=generator).double().sort(1).values
-    exists = torch.tensor([[True] * 5, [True] * 4 + [False], [False, True, True, True, True]])
-    kernels = [Kernel((0.1,), 1.0, 0.1, 0.2), Kernel((0.7,), 2.0, 0.5, 0.01)]
-    at = torch.linspace(-0.2, 1.2, 9).double().expand(3, -1)
-    weights = smoothing_weights(kernels, knots, exists)(at)
-    identity = torch.eye(5).double().expand(3, -1, -1)
-    for kernel, found in zip(kernels, weights, strict=True):
-        start = make_start("smooth", knots[..., None], identity, exists[..., None].expand(-1, -1, 5), kernel)
-        assert torch.allclose(found, start(series.constant(at[..., None])).value, atol=1e-8)
 
 
 def test_padding_does_not_change_the_fit():

@@ -19,6 +19,7 @@ from cstformer.starts.points import Points
 from cstformer.starts.trust import Odds, Trust
 from cstformer.starts.waves import Waves
 from cstformer.taylor.series import constant
+from cstformer.training.settings import resolve
 
 nan = np.nan
 CPU = torch.device("cpu")
@@ -298,7 +299,19 @@ def test_frames_start_with_the_waves_or_the_trust_or_a_kernel():
     ],
 )
 def test_what_the_network_must_know(make, start, pattern, split, view):
-    assert kind_of(make()).network_options(start, pattern) == {"split_context": split, "view": view}
+    """Before the fit of the prior; the start ``smooth`` then knows its error."""
+    expected = {"split_context": split, "bounded": False, "view": view}
+    assert kind_of(make()).network_options(start, pattern) == expected
+
+
+def test_the_preset_of_what_is_automatic():
+    """Several channels take a wider network."""
+    t, rng = np.linspace(0, 1, 5), np.random.default_rng(0)
+    presets = [kind_of(Samples(t, rng.normal(size=(3, 5, c)))).preset for c in (1, 3, 4, 40)]
+    assert presets == ["default", "default", "series", "series"]
+    assert kind_of(movie()).preset == "frames"
+    assert resolve({"width": "auto", "steps": 7}, "series").width == 128
+    assert resolve({"width": 32}, "series").width == 32
 
 
 # The posterior mean, against the formula
@@ -406,9 +419,9 @@ def test_a_description_goes_through_json_unchanged(make):
     """Before and after the prior is fitted, with bands of noise alone among the waves and trust in pixels."""
     odds = Odds(2.0, (-1.0, -1.0, 0.0, 0.0, 0.0, 0.0), (0.01, 0.01))
     plain, full = kind_of(make()), kind_of(make())
-    full.kernel = Kernel((0.3, 0.2), 1.1, 0.4, 0.2)
+    full.kernel = Kernel((0.3,) * (1 if full.layout else len(full.scaling.low)), 1.1, 0.4, 0.2)
     if isinstance(full, Frames):
-        full.waves = Waves((1.0, 0.5), (KERNEL, None, KERNEL), 0.25, full.layout.periodic)
+        full.waves = Waves((1.0,) * 20, (KERNEL, None, KERNEL), 0.25, full.layout.periodic)
         full.trust = Trust(odds, odds, odds, fine=0.01, noise=0.25, usual=0.02)
     for kind in (plain, full):
         text = json.dumps(kind.describe())
