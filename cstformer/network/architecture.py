@@ -34,6 +34,8 @@ class Architecture:
     """Whether heads look near a place (`Nearness`)."""
     split_context: bool = False
     """Whether context tokens carry the initial value at their own place and, apart from it, the residual."""
+    bounded: bool = False
+    """Whether initial values end with the share of a change that is allowed; the readout is then bounded."""
     view: PixelView | None = None
     """What initial values hold, if they are more than the c channels; the readout is then gated."""
 
@@ -47,7 +49,7 @@ class Architecture:
     @property
     def initial_size(self) -> int:
         """Numbers of an initial value."""
-        return self.c if self.view is None else self.view.size
+        return self.c + self.bounded if self.view is None else self.view.size
 
 
 def parameter_count(module: nn.Module) -> int:

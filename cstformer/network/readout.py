@@ -1,6 +1,8 @@
-"""From the last token of a query to its answer: the readouts ``plain``, ``skip`` and the gated one for pixel views.
+"""From the last token of a query to its answer: the readouts ``plain`` and ``skip``.
 
-An untrained network with the readout ``skip`` or ``gated`` answers with its initial value, because its decoder starts
+The latter has a form for each kind of start: plain values, values with an allowed share of change, and pixel views.
+
+An untrained network with any readout but ``plain`` answers with its initial value, because its decoder starts
 at zero.
 """
 
@@ -48,6 +50,21 @@ class SkipReadout(PlainReadout):
         return self.decode(token) + self.skip(initial)
 
 
+class BoundedReadout(PlainReadout):
+    """y = initial + f · (A · initial + decoder(token)), A started at 0, and the share f of `bounded_start`."""
+
+    def __init__(self, a: Architecture):
+        super().__init__(a)
+        self.skip = Linear(a.c, a.c, bias=False)
+        _zero(self.decode)
+        _zero(self.skip)
+
+    def forward(self, token: Series, initial: Series) -> Series:
+        """(J, B, m, width) and (J, B, m, c + 1) → (J, B, m, c)."""
+        first, share = initial.map(lambda c: c[..., :-1]), initial.map(lambda c: c[..., -1:])
+        return first + share * (self.decode(token) + self.skip(first))
+
+
 class GatedReadout(PlainReadout):
     """Mix the two estimates of a `PixelView`, with weights and a change that the token decides.
 
@@ -80,6 +97,8 @@ def make_readout(a: Architecture) -> PlainReadout:
     """The readout of an architecture."""
     if a.view is not None:
         return GatedReadout(a, a.view)
+    if a.bounded and a.readout == "skip":
+        return BoundedReadout(a)
     return SkipReadout(a) if a.readout == "skip" else PlainReadout(a)
 
 

@@ -137,7 +137,7 @@ class ContinuousTransformer(nn.Module):
         x = self._tokens(constant(values), at, context, context.observed)
         if self.residual is not None:
             assert context.initial is not None, "prepare the context first"
-            left = (context.values - context.initial).masked_fill(~context.observed, 0)
+            left = (context.values - context.initial[..., : self.architecture.c]).masked_fill(~context.observed, 0)
             x = x + self.residual(constant(left))
         mask, nystrom = context.exists, self.architecture.attention_kind == "nystrom"
         stages = []

@@ -47,14 +47,20 @@ def up_to(d: int, order: int) -> list[MultiIndex]:
     return list(itertools.chain.from_iterable(multi_indices(d, j) for j in range(1, order + 1)))
 
 
+MAX_ORDER = 12
+"""Highest total order of a derivative. Taylor coefficients grow like factorials, and float32 has seven digits."""
+
+
 def check_multi_index(index: Sequence[int] | int, d: int) -> MultiIndex:
-    """The multi-index as a tuple; raises `CSTError` if it does not have d non-negative entries."""
+    """The multi-index as a tuple; raises `CSTError` if it does not have d non-negative entries of a moderate sum."""
     index = (index,) if isinstance(index, int) else tuple(index)
     if len(index) != d or any(not isinstance(i, int) or i < 0 for i in index):
         raise CSTError(
             f"derivative {index} does not fit {d} coordinate axes; give one non-negative order per axis, "
             f"e.g. {(1,) + (0,) * (d - 1)} for the first derivative along the first axis"
         )
+    if sum(index) > MAX_ORDER:
+        raise CSTError(f"derivative {index} has order {sum(index)}; orders up to {MAX_ORDER} are computed")
     return index
 
 

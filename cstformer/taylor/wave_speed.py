@@ -63,7 +63,7 @@ def flow_velocity(
     try:
         from skimage.registration import optical_flow_ilk
     except ImportError:
-        raise CSTError("optical flow needs scikit-image; install cstformer[neuro]") from None
+        raise CSTError('optical flow needs scikit-image; pip install "cstformer[neuro]"') from None
     # The flow is the displacement from each pixel of `before` to its place in `after`.
     return np.asarray(optical_flow_ilk(before, after, radius=radius), dtype=np.float64) / step
 

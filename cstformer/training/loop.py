@@ -116,7 +116,7 @@ class Run:
     def go(self, progress: str | None) -> None:
         """Take the steps that are left."""
         steps, first = self.settings.steps, self.report.steps
-        with self.interruption, ProgressBar(progress, steps, first) as bar:
+        with self.interruption, ProgressBar(progress, steps, first, self.max_minutes) as bar:
             try:
                 self._begin()
                 for step in range(first, steps):

@@ -117,9 +117,9 @@ class SobolevObjective:
         return losses.combine(data, sobolev, mu, s.p, s.root)
 
     def start(self, context: Batch) -> Start:
-        """The start of the queries of a context."""
+        """Initial values of the queries of a context."""
         with torch.no_grad():
-            return self.kind.start(self.settings.start, context)
+            return self.kind.initial(self.settings.start, context, self.network.architecture.bounded)
 
     def answers(
         self, context: Batch, points: Batch, dummies: Tensor, order: int

@@ -84,7 +84,7 @@ def started(count: int, function: str, folder: Path) -> None:
     here = Path(__file__).parent
     paths = [str(here), str(here.parent)]  # of this file, and of small_models
     code = f"import sys; sys.path[:0] = {paths!r}; from test_team import {function}; {function}(sys.argv[1])"
-    run_processes(count, code, folder, False, "nothing saved")
+    run_processes(count, code, folder, False, lambda: "nothing saved")
 
 
 @pytest.fixture(scope="module")
