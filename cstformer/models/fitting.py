@@ -20,9 +20,11 @@ from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.models import trials
 from cstformer.models.arithmetic import COMPILE_MINUTES, arithmetic, compiles
+from cstformer.models.calibration import MAX_SAMPLES, Calibration
+from cstformer.models.intervals import calibrated
 from cstformer.network.architecture import parameter_count
 from cstformer.system.devices import choose_device
-from cstformer.system.memory import peak_memory
+from cstformer.system.memory import memory_left, peak_memory
 from cstformer.system.threads import thread_limit
 from cstformer.taylor import series
 from cstformer.taylor.derivatives import plan, up_to
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 # auto μ over (noise / roughness)^p; found on spirals of another seed, flat between 0 and 0.1
 MU_SHARE = 0.05
 ROUGHNESS_SAMPLES = 64  # samples from which the roughness for auto μ is estimated
+ROUGHNESS_PAIRS = 2**23  # pairs of points of these samples together, of each of which a covariance is computed
 ROUGHNESS_POINTS = 64  # places of each sample at which it is measured
 MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
 LONGEST = 4  # a batch of the longest samples may have this many times the tokens of a usual one
@@ -61,6 +64,7 @@ class Fitting:
         model.device_ = choose_device(model.device)
         self.data = open_data(samples, model._batch)
         model.run_ = resolve(model.settings(), model.kind_.preset)
+        check_memory(model.run_, samples.n, model.device_)
         training, held_out = hold_out(samples, model.run_.validation, model.seed)
         limit = memory_limit(samples)
         self.training, self.held_out = training, held_out[:limit]
@@ -68,7 +72,7 @@ class Fitting:
         start = model.kind_.fit_prior(some, model.start, model.seed, model._corruption)
         model.run_ = dataclasses.replace(model.run_, start=start)
         self.spacing = model.kind_.spacing(some)
-        self.shape = samples.d, samples.c
+        self.shape, self.points = (samples.d, samples.c), samples.n
         model.cells_ = model.kind_.cell_gaps(some) if model.hide_cells == "auto" else float(model.hide_cells)
         processes = model.devices * model.nodes
         # What one step can hold bounds the batch; where it is automatic, every process gets a sample.
@@ -88,6 +92,7 @@ class Fitting:
             print(self._estimate(), file=sys.stderr)
         run = dataclasses.replace(self.run, max_minutes=model._minutes_left())  # the prior and trials count too
         model.report_ = self._train(model.mu_, run, state, "CST" if progress else None, report)
+        model.calibration_ = self._calibrate()
         if model.report_.ended == "cap":
             warnings.warn(model.report_.sentence(model.run_), CSTWarning, stacklevel=5)
 
@@ -165,6 +170,16 @@ class Fitting:
                 report=report,
             )
 
+    def _calibrate(self) -> Calibration | None:
+        """Errors at hidden points of the validation samples; None if these trained the model."""
+        if bool(torch.isin(self.held_out, self.training).any()):
+            return None
+        batch, corruption = self.data[self.held_out[:MAX_SAMPLES]], self.model._corruption
+        given = None
+        if corruption is not None:
+            given = self.model.kind_.corrupt(batch, corruption, torch.Generator().manual_seed(self.run.seed))
+        return calibrated(self.model, batch, given)
+
     def _estimate(self) -> str:
         """One sentence on the time and memory of the training, from a step that changes nothing."""
         model, run = self.model, self.run
@@ -200,7 +215,8 @@ class Fitting:
             # Rough functions are not to be smoothed: on ETTh1, 10 % removed, the term raised the squared error of
             # validation cells from 0.031 to 0.041 (2400 steps).
             return 0.0
-        balance = balanced_mu(model, self.data[self.training[:ROUGHNESS_SAMPLES]])
+        few = max(1, min(ROUGHNESS_SAMPLES, ROUGHNESS_PAIRS // self.points**2))
+        balance = balanced_mu(model, self.data[self.training[:few]])
         if run.mu == "auto":
             return MU_SHARE * balance
         cap = None if run.max_minutes is None else run.max_minutes / TRIAL
@@ -210,6 +226,28 @@ class Fitting:
             scores[share * balance] = self._try(share * balance, max(1, run.steps // TRIAL), cap)
         self._take({})
         return min(scores, key=lambda mu: scores[mu])
+
+
+def check_memory(run: Settings, points: int, device: torch.device) -> None:
+    """Refuse a training of which not even a step on one sample fits into memory, before any work.
+
+    These are lower bounds, in float32: what exact attention keeps for the backward pass, heads · layers matrices
+    (n, n), and the features of the dummy points, a number for each of width and each Taylor coefficient in every layer.
+    """
+    if device.type != "cpu":
+        return
+    maps = 4 * run.heads * run.layers * points**2 if run.attention_kind == "exact" else 0
+    dummies = 4 * run.dummies * run.width * run.layers * (run.order + 1)
+    left = memory_left()
+    for needed, what, remedy in (
+        (maps, f"a sample of {points:,} points", "cut it by samples.windows (--window), or use nystrom attention"),
+        (dummies, f"dummies={run.dummies:,}", "choose fewer"),
+    ):
+        if needed > max(left, 2**20):
+            raise CSTError(
+                f"{what} needs more than {needed / 2**30:.0f} GiB in a training step, and {left / 2**30:.1f} GiB are "
+                f"free; {remedy}"
+            )
 
 
 def balanced_mu(model: CST, batch: Batch) -> float:

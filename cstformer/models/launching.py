@@ -13,6 +13,7 @@ from cstformer.data.lazy import LazyFrames
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.system import processes
+from cstformer.system.output import use_lossy_output
 from cstformer.system.workers import watch_parent
 
 if TYPE_CHECKING:
@@ -55,7 +56,13 @@ def fit_on_processes(
         else:
             samples.save(Path(folder, "samples.npz"))
         Path(folder, "job.json").write_text(json.dumps(job))
-        saved = f"{state} keeps what was done, fit again to go on" if state else "nothing was saved, give state="
+
+        def saved() -> str:
+            if state is None:
+                return "nothing was saved, give state="
+            kept = os.path.exists(state)
+            return f"{state} keeps what was done, fit again to go on" if kept else "nothing was done yet, fit again"
+
         processes.run_processes(model.devices, _WORK, Path(folder), progress, saved)
         fitted = type(model).load(Path(folder, "model"))
     model.__dict__.update({k: v for k, v in vars(fitted).items() if k.endswith("_")})
@@ -66,6 +73,7 @@ def fit_on_processes(
 def work(kind: type[CST], folder: str) -> None:
     """Be one of the processes that `fit_on_processes` started: fit, and let the first one save the model."""
     watch_parent(os.getppid())
+    use_lossy_output()
     warnings.simplefilter("ignore")
     job = json.loads(Path(folder, "job.json").read_text())
     first = processes.is_first()

@@ -1,7 +1,7 @@
-"""What every model can do, CST and each rival alike: settings, fit, predict, save, load.
+"""What every model can do, CST and each rival alike: settings, fit, predict, score, save, load.
 
-A model is a dataclass of settings. Fitted attributes end in ``_``. `Model` is for anything; `NeuralModel`, in
-`neural.py`, for what the training loop trains.
+A model is a dataclass of settings and an estimator of scikit-learn. Fitted attributes end in ``_``. `Model` is for
+anything; `NeuralModel`, in `neural.py`, for what the training loop trains.
 """
 
 from __future__ import annotations
@@ -9,26 +9,45 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from cstformer.data.checks import check_queries, check_training, date_queries, from_model_epoch, warn_outside
+from cstformer.data.checks import (
+    check_outside,
+    check_queries,
+    check_training,
+    date_queries,
+    extrapolation,
+    from_model_epoch,
+)
 from cstformer.data.layout import PatchLayout
 from cstformer.data.lazy_batch import in_memory
+from cstformer.data.plausible import check_numbers
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError, unknown
+from cstformer.models import recordings, scoring
+from cstformer.models.labelled import as_samples, labelled
 from cstformer.models.model_files import load_model, save_model
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kind import Corruption
 from cstformer.starts.kinds import kind_from, kind_of
+from cstformer.system.described import texts
+from cstformer.system.devices import is_out_of_memory
+from cstformer.system.extras import need
+from cstformer.taylor.derivatives import MultiIndex
 from cstformer.training.settings import check_names, check_settings, setting, setting_fields
+
+if TYPE_CHECKING:
+    from cstformer.report.sample_plots import Picture
 
 PRIOR = "prior."  # what the names of tensors of the prior begin with, in a model file
 
@@ -38,7 +57,7 @@ class NotFitted(CSTError, NotFittedError):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Model(ABC):
+class Model(BaseEstimator, ABC):
     """A model of functions that were sampled at points or as frames.
 
     Subclasses are dataclasses too. They set ``name`` and ``label`` and write `_fit` and `_predict`; what they learned
@@ -50,7 +69,7 @@ class Model(ABC):
         Points or frames: units, prior and start of the training data.
     names_ : dict
         Names and units of coordinates and values; ``relative`` says whether times count from the beginning of each
-        sample.
+        sample; ``window`` is that of samples which are windows of recordings, ``group`` the column of samples.
     shape_ : (d, c)
         Coordinate axes and channels.
     """
@@ -64,6 +83,9 @@ class Model(ABC):
     curves_only: ClassVar[bool] = False
     """Whether only functions of one coordinate make sense."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {"default": {}, "smoke": {}, "paper": {}}
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Optional modules that fit and predict import."""
 
     seed: int = setting(0, "seed of everything random", low=0, high=2**32 - 1)
 
@@ -86,7 +108,14 @@ class Model(ABC):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Make a model with the settings of a preset and your changes to them."""
+        """Make a model with the settings of a preset and your changes to them.
+
+        Parameters
+        ----------
+        name : "default", "smoke" (seconds of training, to try things out), "paper" (as published), or another key of
+            `presets`
+        changes : settings by name, such as ``seed=1``; they override the preset
+        """
         if name not in cls.presets:
             raise unknown("preset", name, cls.presets)
         return cls(**{**cls.presets[name], **changes})
@@ -95,22 +124,33 @@ class Model(ABC):
         """Return the settings by name, as JSON has them: NumPy's numbers as Python's, arrays and tuples as lists."""
         return {name: _plain(getattr(self, name)) for name in setting_fields(type(self))}
 
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings.
+
+        Parameters
+        ----------
+        settings : by name, such as ``seed=1``; an unknown one is refused, with the nearest valid one in the message
+        """
+        check_names(settings, type(self), self._owner())
+        return super().set_params(**settings)
+
     # Fitting
 
     def fit(
         self,
-        samples: Samples,
+        samples: Any,
         y: None = None,
         *,
         state: str | os.PathLike[str] | None = None,
         progress: bool = False,
         given: Corruption | None = None,
+        columns: Mapping[str, Any] | None = None,
     ) -> Self:
         """Learn from samples.
 
         Parameters
         ----------
-        samples : Samples
+        samples : Samples, or a DataFrame or Dataset with them
         y : ignored
             Present for scikit-learn's sake.
         state : path, optional
@@ -121,10 +161,14 @@ class Model(ABC):
             A corruption: maps clean values (B, n, c), or frames (B, T, H, W, C), and a generator to what the model is
             given, of the same shape; e.g. with half of the pixels replaced by noise. It is drawn anew in every step, in
             the place of noise; ``samples`` are the clean truth. Only models that are trained can learn from it.
+        columns : dict, optional
+            How to read a DataFrame or a Dataset: arguments of `Samples.from_frame` or `Samples.from_xarray`, such as
+            ``{"group": "subject", "values": ["glucose"]}``. The model remembers them.
         """
         began = time.monotonic()
+        need(*self.needs, for_what=self.label)
         self._check_settings()
-        samples = self._check_samples(samples, given)
+        samples = self._check_samples(as_samples(samples, columns), given)
         self.__dict__.pop("shape_", None)  # a fit that fails leaves a model that is not fitted
         some = in_memory(samples, self.seed)
         self.kind_ = kind_of(some, self._scaling())
@@ -135,11 +179,18 @@ class Model(ABC):
             "coord_names": list(samples.coord_names),
             "value_names": list(samples.value_names),
             "units": {k: v for k, v in samples.units.items() if k not in some.covariate_names},
-            "relative": bool(some.origin.any()),
-        }
+            "relative": bool(some.origin.any()) or some.window is not None,
+        } | {name: _plain(known) for name in ("window", "group") if (known := getattr(some, name)) is not None}
         self._corruption, self._began = given, began
         try:
             self._fit(samples, None if state is None else Path(state), progress)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise CSTError(
+                f"there is not enough memory to fit {samples}; cut long samples into windows, or lower batch, width or "
+                "dummies"
+            ) from None
         finally:
             del self._corruption, self._began  # the first may be any function, which nobody could save
         self.shape_ = (samples.d, samples.c)
@@ -152,18 +203,75 @@ class Model(ABC):
 
     # Answers
 
-    def predict(self, context: Samples, at: Any) -> Float[np.ndarray, "N m c"]:
+    @labelled
+    def predict(self, context: Any, at: Any, *, extrapolate: bool = False) -> Any:
         """Values at any coordinates, in the user's units.
+
+        Parameters
+        ----------
+        context : Samples, DataFrame or Dataset
+            The observed points of each function. A model that was fitted on windows (`Samples.windows`) also reads
+            whole recordings: it cuts them into overlapping windows and blends their answers smoothly.
+        at : array (N, m, d), or (m, d) for all samples alike; (m,) where d = 1
+            Of a dated time axis also dates, (m,) or (N, m) of datetime64. For a DataFrame also a DataFrame of queries.
+        extrapolate : bool
+            Whether to answer queries beyond the training domain by more than a tenth of its extent.
+
+        Returns
+        -------
+        array (N, m, c); for a DataFrame or a Dataset, one of these
+        """
+        with extrapolation(extrapolate):
+            context, queries = self._inputs(context, at)
+            return self._in_windows(context, queries, [(0,) * context.d], lambda c, x, _: [self._predict(c, x)])[0]
+
+    def score(self, context: Samples, truth: Samples | None = None) -> float:
+        """R², the coefficient of determination of `predict`; 1 is perfect, and a constant mean has 0.
+
+        It is 1 − Σ(y − ŷ)² / Σ(y − ȳ)² over the observed cells of a channel, averaged over channels as scikit-learn
+        does. ``cross_val_score`` and ``GridSearchCV`` maximise it.
 
         Parameters
         ----------
         context : Samples
             The observed points of each function.
-        at : array (N, m, d), or (m, d) for all samples alike; (m,) where d = 1
-            Of a dated time axis also dates, (m,) or (N, m) of datetime64.
+        truth : Samples, optional
+            Other points of the same samples, in the same order. Without it, up to half of the points of each sample are
+            hidden from the context, always the same ones, and serve as truth; where the data miss single cells, cells
+            are hidden too.
         """
-        context, queries = self._inputs(context, at)
-        return self._predict(context, queries)
+        if truth is None:
+            context, truth = scoring.hide_part(context)
+        answer = self.predict(context, scoring.queries(context, truth), extrapolate=True)
+        return scoring.r_squared(answer, truth.values, truth.observed)
+
+    def plot(
+        self,
+        context: Samples,
+        *,
+        rivals: Sequence[Model] | None = None,
+        level: float = 0.9,
+        hidden: Samples | None = None,
+        channels: Sequence[str] | None = None,
+    ) -> Picture:
+        """Draw the points of the first samples and the model's curves through them, in the user's units.
+
+        Where the model has intervals, a band shows them. Notebooks show the figure; ``savefig(path)`` writes it.
+
+        Parameters
+        ----------
+        context : Samples of one coordinate axis
+        rivals : fitted models, optional
+            Their curves are drawn too; by default that of the Gaussian process which CST begins with.
+        level : probability that the interval covers a new observation
+        hidden : Samples, optional
+            Points of the same samples that are not in the context; they are drawn, and the model does not see them.
+        channels : names of the channels to draw; the first six by default
+        """
+        self._fitted()
+        from cstformer.models.plotting import plot_model  # matplotlib: only pictures need it
+
+        return plot_model(self, context, rivals, level, hidden, channels)
 
     def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:
         """Describe each sample by the model's own state, where it has one."""
@@ -174,8 +282,26 @@ class Model(ABC):
         shape = self._fitted()
         queries = check_queries(context, date_queries(context, at), *shape)
         context, queries = from_model_epoch(context, queries, self.names_)
-        warn_outside(self.kind_.outside(queries), self.names_["coord_names"], stacklevel=4)
+        if not recordings.is_recording(self, context):
+            self._check_outside(queries)
         return context.merged().sorted(), queries
+
+    def _check_outside(self, queries: np.ndarray) -> None:
+        kind = self.kind_
+        check_outside(kind.outside(queries), self.names_["coord_names"], kind.bounded_axes, stacklevel=7)
+
+    def _in_windows(
+        self, context: Samples, queries: np.ndarray, wanted: Sequence[MultiIndex], ask: recordings.Ask
+    ) -> list[np.ndarray]:
+        """What ``ask`` answers to inputs that `_inputs` checked; in windows where the context is a recording."""
+        if not recordings.is_recording(self, context):
+            return ask(context, queries, list(wanted))
+
+        def checked(windows: Samples, at: np.ndarray, indices: list[MultiIndex]) -> list[np.ndarray]:
+            self._check_outside(at)
+            return ask(windows, at, indices)
+
+        return recordings.blended(self, context, queries, wanted, checked)
 
     @property
     def n_parameters_(self) -> int:
@@ -230,8 +356,8 @@ class Model(ABC):
             model.kind_.restore_tensors({name.removeprefix(PRIOR): x for name, x in prior.items()}, about)
             if cls.reads_covariates:
                 model.kind_.restore_known(about)
-            model.names_ = about["names"]
             shape = (int(about["d"]), int(about["c"]))
+            model.names_ = _checked_names(about["names"], *shape)
             sizes = [len(getattr(model.scaling_, name)) for name in ("low", "span", "mean", "sd")]
             if sizes != [shape[0]] * 2 + [shape[1]] * 2:
                 raise ValueError(f"scaling has {sizes} entries for d={shape[0]} and c={shape[1]}")
@@ -261,7 +387,7 @@ class Model(ABC):
         """Give what else was learned, as JSON."""
         return {}
 
-    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:  # noqa: B027
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
         """Take back what `_tensors` and `_description` gave."""
 
     # Checks
@@ -272,6 +398,7 @@ class Model(ABC):
     def _check_samples(self, samples: Samples, given: Corruption | None) -> Samples:
         """Refuse samples that this model cannot learn from; sort the others."""
         samples, name = check_training(samples), type(self).__name__
+        check_numbers(samples, stacklevel=5)
         if given is not None and not self.learns_corruption:
             raise CSTError(f"{name} cannot learn from given=: no training adapts it to a corruption; leave it out")
         if self.frames_only and samples.layout is None:
@@ -284,7 +411,7 @@ class Model(ABC):
         """Say which channels are scaled robustly, see `Scaling.of`."""
         return "linear"
 
-    def _check_kind(self, given: Corruption | None) -> None:  # noqa: B027
+    def _check_kind(self, given: Corruption | None) -> None:
         """Refuse settings that do not go with this kind of data."""
 
     def _fitted(self) -> tuple[int, int]:
@@ -293,6 +420,16 @@ class Model(ABC):
             name = type(self).__name__
             raise NotFitted(f"this {name} is not fitted yet; call fit(samples) or {name}.load(folder) first")
         return self.shape_
+
+
+def _checked_names(names: dict[str, Any], d: int, c: int) -> dict[str, Any]:
+    """Names and units as JSON has them, checked."""
+    texts("coord_names", names["coord_names"], d)
+    texts("value_names", names["value_names"], c)
+    texts("units", list(names["units"].values()), len(names["units"]))
+    if not isinstance(relative := names.get("relative", False), bool):  # version 0.1.0 had none
+        raise ValueError(f"relative must be true or false, got {relative}")
+    return names
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from torch import Tensor
 
 from cstformer.errors import CSTError
 from cstformer.system.atomic import atomic_path
-from cstformer.system.tensor_files import read_tensors, write_tensors
+from cstformer.system.tensor_files import checksum, read_tensors, write_tensors
 from cstformer.system.versions import versions
 
 FORMAT = 2
 """Version of the model directory; raised when an older reader could not understand a newer directory."""
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+ATTEMPTS = 3
+"""How often two files are read that turn out to be of different models."""
 MODES = "modes"
 """Folder with the spatial modes (`Modes.save`) whose coefficients a model was trained on, where it was."""
 
@@ -52,8 +55,9 @@ def save_model(folder: str | os.PathLike[str], tensors: dict[str, Tensor], descr
         raise CSTError(f"cannot make the folder {folder.parent}: {error.strerror or error}") from None
     with atomic_path(folder) as temporary:
         temporary.mkdir()
-        write_tensors(temporary / WEIGHTS, tensors, {})
-        text = json.dumps({"format": FORMAT, "versions": versions(), **description}, indent=1)
+        weights = write_tensors(temporary / WEIGHTS, tensors, {})
+        about = {"format": FORMAT, "versions": versions(), "weights": weights, **description}
+        text = json.dumps(about, indent=1)
         (temporary / DESCRIPTION).write_text(text)
 
 
@@ -65,14 +69,38 @@ def check_target(folder: str | os.PathLike[str]) -> Path:
         if strange or (target / WEIGHTS).exists() != (target / DESCRIPTION).exists():
             what = f"is a directory with other files ({strange[0]})" if strange else "is not a cstformer model"
             raise CSTError(f"{folder} {what}; choose another place for the model, it is left as it is")
+    elif target.is_symlink():
+        raise CSTError(f"{folder} is a link to something that does not exist; remove it or choose another place")
     elif target.exists():
         raise CSTError(f"{folder} is a file; choose another place for the model, it is left as it is")
     return target
 
 
 def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a model directory of this kind; a foreign, damaged or newer one gets a one-line error."""
+    """Read a model directory of this kind; a foreign, damaged or newer one gets a one-line error.
+
+    Another process may save a model there between the reading of the two files. The description has the checksum of
+    its weights; if it is not that of the weights, both are read again.
+    """
     folder = Path(folder)
+    for attempt in range(ATTEMPTS):
+        description = _load_description(folder, kind)
+        try:
+            tensors, _ = read_tensors(folder / WEIGHTS)
+        except CSTError:  # replaced while it was read, if not damaged
+            if attempt == ATTEMPTS - 1:
+                raise
+            continue
+        found = checksum(tensors)
+        if description.get("weights", found) == found:  # version 0.1.0 wrote none
+            return (tensors, description) if description["format"] == FORMAT else from_format_1(tensors, description)
+        time.sleep(0.05 * attempt)
+    raise CSTError(
+        f"{folder}: {DESCRIPTION} and {WEIGHTS} are of different models; wait if it is being saved, or save it again"
+    )
+
+
+def _load_description(folder: Path, kind: str) -> dict[str, Any]:
     path = folder / DESCRIPTION
     if not path.is_file():
         what = "does not exist" if not folder.exists() else f"has no {DESCRIPTION}, so it is not a cstformer model"
@@ -80,6 +108,8 @@ def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     try:
         description = json.loads(path.read_text())
         found, format_ = description["kind"], description["format"]
+    except PermissionError:
+        raise CSTError(f"{path} may not be read: this user has no permission") from None
     except (ValueError, KeyError, TypeError, OSError):
         raise CSTError(f"{path} is damaged; save the model again") from None
     if not isinstance(format_, int) or isinstance(format_, bool) or format_ < 1:
@@ -90,5 +120,4 @@ def load_model(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         )
     if found != kind:
         raise CSTError(f"{folder} holds a {found!r} model, not {kind!r}")
-    tensors, _ = read_tensors(folder / WEIGHTS)
-    return (tensors, description) if format_ == FORMAT else from_format_1(tensors, description)
+    return description

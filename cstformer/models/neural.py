@@ -44,6 +44,8 @@ class NeuralModel(TrainingSettings, ChannelSettings, Model):
         return parameter_count(self.network_)
 
     def _tensors(self) -> dict[str, Tensor]:
+        if not all(bool(w.isfinite().all()) for w in self.network_.parameters()):
+            raise CSTError("the network has weights that are not finite, so it answers NaN; it is not saved")
         return dict(self.network_.state_dict())
 
     def _description(self) -> dict[str, Any]:

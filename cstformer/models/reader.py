@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +75,16 @@ class Reader:
         self.network, self.scaling = model.network_, model.scaling_
         batch = model._batch(context) if batch is None else batch
         with torch.no_grad():
-            self.start = model.kind_.start(model.run_.start, batch)
+            self.start = model.kind_.initial(model.run_.start, batch, self.network.architecture.bounded)
             self.batch = self.network.prepare(batch, self.start)
             joint = self.network.architecture.pattern == "joint"
             self.encoded = None if joint else self.network.encode(self.batch)
+
+    @functools.cached_property
+    def spread(self) -> Callable[[Tensor, MultiIndex], Tensor]:
+        """Variance of the process at queries in the model's units, see `DataKind.spread`."""
+        with torch.no_grad():
+            return self.model.kind_.spread(self.model.run_.start, self.batch)
 
     def series(self, at: Float[Tensor, "B m d"], terms: DerivativePlan, maps: list | None = None) -> Series:
         """Taylor series (J, B, m, c) of the answers at queries in the model's units."""
@@ -107,6 +114,12 @@ class Reader:
         joined = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
         return [self.scaling.derivative(y, q) for y, q in zip(joined, wanted, strict=True)]
 
+    @property
+    def domain(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+        """Corners of the box of the training data and the context together, in the user's units."""
+        low, points = self.scaling.low, self.context.coords[self.context.point_observed]
+        return np.minimum(low, points.min(0)), np.maximum(low + self.scaling.span, points.max(0))
+
     def attention(self, at: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "N layers heads m n"]:
         """How each query shares its attention among the context points; ``joint`` has a share for queries too."""
         maps: list[Tensor] = []
@@ -133,32 +146,47 @@ def make_reader(model: CST, context: Samples) -> Reader:
 
 
 def derivatives(
-    model: CST, context: Samples, queries: Float[np.ndarray, "N m d"], wanted: list[MultiIndex]
+    model: CST,
+    context: Samples,
+    queries: Float[np.ndarray, "N m d"],
+    wanted: list[MultiIndex],
+    spread: bool = False,
 ) -> list[Float[np.ndarray, "N m c"]]:
-    """Partial derivatives at the queries, all in the user's units."""
+    """Partial derivatives at the queries, all in the user's units.
+
+    With ``spread`` the variances of the process follow, one for each of them, in the model's units.
+    """
     keep_freed_memory()
     a = model.network_.architecture
     terms = plan(a.d, wanted)
     compiled = compiles(model.resolved(), terms, queries.shape[0] * queries.shape[1], COMPILE_ANSWERS_FROM)
     scaled = model.scaling_.coords(queries)
     with arithmetic(model, compiled), thread_limit(model.threads, parameter_count(model.network_)):
-        parts = list(_stream(model, context, scaled, terms, wanted))
+        parts = list(_stream(model, context, scaled, terms, wanted, spread))
     shape = (*queries.shape[:2], a.c)
     out = []
     try:
-        for k, q in enumerate(wanted):
+        for k in range(len(wanted) * (1 + spread)):
             y = np.concatenate([part[k].reshape(-1, a.c) for part in parts]).reshape(shape)
-            out.append(model.scaling_.derivative(y, q))
+            out.append(model.scaling_.derivative(y, wanted[k]) if k < len(wanted) else y)
     except MemoryError:
-        size = len(wanted) * math.prod(shape)
+        size = len(wanted) * (1 + spread) * math.prod(shape)
         raise CSTError(f"there is not enough memory for {size:,} answers; ask for fewer at a time") from None
     return out
 
 
 def _stream(
-    model: CST, context: Samples, queries: np.ndarray, terms: DerivativePlan, wanted: list[MultiIndex]
+    model: CST,
+    context: Samples,
+    queries: np.ndarray,
+    terms: DerivativePlan,
+    wanted: list[MultiIndex],
+    spread: bool,
 ) -> Iterator[list[np.ndarray]]:
-    """Wanted derivatives, a few samples and a chunk of queries at a time; fewer where memory runs out."""
+    """Wanted derivatives and, with ``spread``, their variances.
+
+    A few samples and a chunk of queries at a time; fewer where memory runs out.
+    """
     data = model._batch(context)
     joint = model.network_.architecture.pattern == "joint"
     m = queries.shape[1]
@@ -173,7 +201,8 @@ def _stream(
             while query < m:
                 x = torch.as_tensor(np.ascontiguousarray(mine[:, query : query + chunk])).to(data.coords)
                 y = reader.series(x, terms)
-                yield _partials(y, terms, wanted, reader.scaling)
+                variances = [reader.spread(x, q).cpu().numpy() for q in wanted] if spread else []
+                yield _partials(y, terms, wanted, reader.scaling) + variances
                 query += chunk
             sample, query = sample + per_batch, 0
         except (MemoryError, RuntimeError) as error:
@@ -225,7 +254,7 @@ def attention_maps(model: CST, context: Samples, queries: np.ndarray, values: An
 def _known(model: CST, values: Any, queries: np.ndarray) -> Tensor:
     """Check the values of queries; in the model's units."""
     a = model.network_.architecture
-    if a.view is not None:
+    if a.initial_size > a.c:
         start = model.run_.start
         raise CSTError(f"values cannot replace the initial values of start={start!r}, which are more; omit them")
     y = as_floats("values", values)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
-from small_models import blob, fit_quickly, named_waves, refused, wave_model
+from small_models import blob, fit_quickly, linear_model, named_waves, refused, wave_model
 
 from cstformer import CST, CSTWarning, frames_to_samples
+from cstformer.data.checks import extrapolation
 from cstformer.models.answers import predict_movie, predict_samples
 
 
@@ -40,13 +40,7 @@ def test_derivatives_do_not_keep_the_unit_of_the_values(context):
 
 def start_model(movie, window: int, patch=(4, 4), times=None) -> CST:
     """A movie model that answers with its linear start, so that the right answer is known."""
-    samples = frames_to_samples(movie, patch, window, 1, times=times)
-    model = fit_quickly(CST.preset("smoke", steps=1, start="linear", precision="float64"), samples)
-    with torch.no_grad():
-        model.network_.readout.skip.weight.copy_(torch.eye(samples.c))
-        model.network_.readout.decode.weight.zero_()
-        model.network_.readout.decode.bias.zero_()
-    return model
+    return linear_model(frames_to_samples(movie, patch, window, 1, times=times))
 
 
 @pytest.mark.parametrize("window", [2, 3, 5, 9])
@@ -83,8 +77,10 @@ def test_a_model_fitted_without_windows(recwarn):
 
 def test_beyond_the_recording_warns():
     movie = blob(5, 8, 8)
-    with pytest.warns(CSTWarning, match="outside the training domain by up to 100.0% .* 't'"):
-        predict_movie(start_model(movie, 3), movie, None, np.array([6.0]))
+    model, at = start_model(movie, 3), np.array([6.0])
+    refused(lambda: predict_movie(model, movie, None, at), "outside the training domain by up to 100.0%", "'t'")
+    with extrapolation(), pytest.warns(CSTWarning, match="outside the training domain by up to 100.0% .* 't'"):
+        predict_movie(model, movie, None, at)
 
 
 def test_bad_movies():

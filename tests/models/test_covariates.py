@@ -7,7 +7,7 @@ from small_models import fit_quickly, shaken
 
 from cstformer import CST, CSTError, CSTWarning, Samples
 from cstformer.baselines import BASELINES
-from cstformer.models.answers import reading_options
+from cstformer.models.answers import read_context
 
 ENDS = [True, False, False, True]
 
@@ -76,7 +76,8 @@ def test_files_keep_covariates_and_calendar(model, tmp_path):
     model.save(tmp_path / "m")
     back, at = CST.load(tmp_path / "m"), [1.0, 2.0]
     assert np.array_equal(back.predict(dated(), at), model.predict(dated(), at))
-    assert reading_options(back) == {"covariates": ["site"], "relative": False}
+    dated().to_frame().to_csv(tmp_path / "x.csv", index=False)
+    assert read_context(back, tmp_path / "x.csv", calendar=["hour", "weekday"]).equals(dated())
 
 
 def test_labels_are_mapped_by_name(model):

@@ -71,6 +71,7 @@ def test_fitted_attributes_end_in_an_underscore_and_fit_returns_self():
     new = set(vars(model)) - set(setting_fields())
     assert new == {"kind_", "names_", "shape_", "device_", "network_", "noise_", "noises_", "mu_"} | {
         "report_",
+        "calibration_",
         "cells_",
         "run_",
     }
@@ -162,20 +163,19 @@ def test_fit_takes_samples_only():
     one_line(lambda: tiny().fit(np.zeros((3, 4, 1))), "fit takes Samples, got ndarray", "Samples(coords, values)")
 
 
-def test_a_sample_with_one_point_is_refused_by_index():
+def test_a_sample_with_one_point_is_left_out_by_name():
     values = waves().values.copy()
     values[[1, 4], 1:] = nan
-    one_line(
-        lambda: tiny().fit(Samples(waves().coords, values)),
-        "samples [1, 4] have fewer than two observed points",
-    )
+    with pytest.warns(CSTWarning, match="left out samples 'b', 'e' with fewer than two observed points"):
+        model = fit_quickly(tiny(steps=1), Samples(waves().coords, values, sample_ids=list("abcdef")))
+    rest = fit_quickly(tiny(steps=1), Samples(waves().coords, values, sample_ids=list("abcdef"))[[0, 2, 3, 5]])
+    assert np.array_equal(model.predict(waves(), AT), rest.predict(waves(), AT))
 
 
-def test_a_sample_whose_points_are_all_one_place_is_refused_by_index():
-    coords = waves().coords.copy()
-    coords[2] = 3.0
+def test_samples_whose_points_are_all_one_place_are_refused():
+    coords = np.full_like(waves().coords, 3.0)
     with pytest.warns(CSTWarning, match="averaged"):
-        one_line(lambda: tiny().fit(Samples(coords, waves().values)), "samples [2] have fewer than two")
+        one_line(lambda: tiny().fit(Samples(coords, waves().values)), "all samples have fewer than two")
 
 
 def test_more_points_than_attention_holds(monkeypatch):
@@ -304,11 +304,16 @@ def test_an_unfitted_model_says_so():
 def test_outside_the_training_domain_warns_and_says_by_how_much():
     model = wave_model()
     low, high = float(model.scaling_.low[0]), float(model.scaling_.low[0] + model.scaling_.span[0])
+    far = [low, high + 0.25 * (high - low)]
+    for ask in (model.predict, model.interval, model.attention):
+        one_line(lambda ask=ask: ask(waves(), far), "by up to 25.0%", "extrapolate=True")
     with pytest.warns(CSTWarning, match=r"outside the training domain by up to 25.0% of its extent along 't'"):
-        answer = model.predict(waves(), [low, high + 0.25 * (high - low)])
+        answer = model.predict(waves(), far, extrapolate=True)
     assert np.isfinite(answer).all()
-    with pytest.warns(CSTWarning, match="by up to 300.0%"):
-        model.attention(waves(), [low - 3 * (high - low), high])
+    with pytest.warns(CSTWarning, match=r"by up to 25.0%"):
+        assert model.derivative(waves(), far, (1,), extrapolate=True).shape == answer.shape
+    with pytest.warns(CSTWarning, match="by up to 8.0%"):
+        model.attention(waves(), [low - 0.08 * (high - low), high])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(waves(), [low, high])

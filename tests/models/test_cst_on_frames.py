@@ -43,7 +43,9 @@ def test_an_untrained_model_answers_with_its_start():
 def test_a_torus_has_no_seam():
     """A whole period further the answer is the same, whatever the weights, and no warning speaks of extrapolation."""
     samples = torus()
-    model = fit_quickly(CST.preset("smoke", steps=5, learning_rate=0.02, hide=0.5, precision="float64"), samples)
+    model = fit_quickly(
+        CST.preset("smoke", start="linear", steps=5, learning_rate=0.02, hide=0.5, precision="float64"), samples
+    )
     at = np.array([[0.7, 3.1, 6.9], [1.5, 1.5, 1.5]])
     here = model.predict(samples, at)
     for turn in ([0, 8, 0], [0, 0, 8], [0, -8, 16]):

@@ -12,7 +12,7 @@ from toy_training import same
 
 from cstformer import CST, CSTError, CSTWarning, Samples
 from cstformer.data.holding_out import split_samples
-from cstformer.models.fitting import MU_SHARE, balanced_mu
+from cstformer.models.fitting import MU_SHARE, balanced_mu, check_memory
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.settings import Settings, resolve
 
@@ -205,3 +205,18 @@ def test_the_cap_counts_everything_since_the_call(monkeypatch):
     with patched_kernel(slow_kernel):
         tiny(max_minutes=2.0).fit(waves())
     assert left == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "points", "words"),
+    [
+        ({}, 10**6, "a sample of 1,000,000 points needs more than 59605 GiB"),
+        ({"dummies": 2**15, "width": 2**14, "layers": 2**10}, 10, "dummies=32,768 needs more than 6144 GiB"),
+    ],
+)
+def test_a_training_that_cannot_fit_into_memory_is_refused_before_it_begins(changes, points, words):
+    """4 heads · 4 layers · 4 bytes · n²; 4 bytes · dummies · width · layers · (order + 1)."""
+    run = dataclasses.replace(Settings(), **changes)
+    with pytest.raises(CSTError, match=words):
+        check_memory(run, points, torch.device("cpu"))
+    check_memory(dataclasses.replace(run, dummies=10, width=64, layers=4), 100, torch.device("cpu"))

@@ -13,10 +13,11 @@ import pytest
 from processes import starved
 from small_models import blob, wave_model
 
-from cstformer import CST, CSTError, Samples, load_movie
+from cstformer import CST, CSTError, LazyFrames, Samples, load_movie
 from cstformer.datasets.calcium.reading import open_recording
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.datasets.video_files import find_recordings
+from cstformer.explorer.files import MAX_ARRAYS
 from cstformer.models.model_files import DESCRIPTION, WEIGHTS
 from cstformer.system.files import check_bytes
 from cstformer.system.memory import memory_left
@@ -150,6 +151,31 @@ def matlab(path: Path) -> None:
     path.write_bytes(data.replace(sizes, struct.pack("<4i", 2**20, 2**10, 2**10, 2)))
 
 
+def ragged_table(path: Path) -> None:
+    """A quarter of a megabyte: many samples of one point and a long one, which pad to 3 GB."""
+    rows = [f"{i},0,1" for i in range(10_000)] + [f"long,{t},1" for t in range(10_000)]
+    path.write_text("sample,t,u\n" + "\n".join(rows))
+
+
+def read_upload_alone(path: Path) -> None:
+    """What the explorer does with an upload, whose limit is lower than the memory of this process."""
+    Samples.load(path, max_bytes=MAX_ARRAYS)
+
+
+def small_numbers(path: Path) -> None:
+    """Bytes that become float64, with three coordinates each: 50 times what the file declares."""
+    import netCDF4
+
+    with netCDF4.Dataset(path, "w") as file:
+        for name in ("t", "row", "col"):
+            file.createDimension(name, 400)
+        file.createVariable("u", "i1", ("t", "row", "col"), zlib=True)
+
+
+def read_window(path: Path) -> None:
+    LazyFrames(path, patch=(8, 8), window=10, stride=5)[[0]]
+
+
 def picture(path: Path) -> None:
     """A PNG that claims 60 000 × 60 000 pixels."""
 
@@ -194,6 +220,11 @@ BOMBS = {
     "Zarr chunk": ("a.zarr", lambda p: zarr_array(p, (8, 2**15, 2**15), (8, 2**15, 2**15)), read_recording),
     "Zarr endless": ("a.zarr", lambda p: zarr_array(p, (2**50, 8, 8), (1, 8, 8)), read_recording),
     "Parquet": ("a.parquet", parquet, read_samples),
+    "ragged table": ("a.csv", ragged_table, read_samples),
+    "ragged upload": ("a.csv", ragged_table, read_upload_alone),
+    "NetCDF of bytes": ("a.nc", small_numbers, read_samples),
+    "Zarr window": ("a.zarr", lambda p: zarr_array(p, (100, 2**13, 2**13), (1, 8, 8)), read_window),
+    "Zarr window of a chunk": ("a.zarr", lambda p: zarr_array(p, (2**20, 16, 16), (2**20, 16, 16)), read_window),
     "TIFF": ("a.tif", tiff, read_movie),
     "TIFF recording": ("a.tif", tiff, read_recording),
     "TIFF of 1 GB": ("a.tif", lambda p: tiff(p, 2**14, 2**15), read_recording),
