@@ -256,10 +256,13 @@ class Answers:
         assert {f.name for f in (tmp_path / "model").iterdir()} == {"model.json", "model.safetensors"}
         again.save(tmp_path / "model")  # its own place may be overwritten
 
-    def test_warns_outside_the_domain(self, name: str) -> None:
+    def test_extrapolates_only_when_asked(self, name: str) -> None:
         context, _ = self.problem.make(2, seed=8)
+        model = quick(name, self.problem)
+        with pytest.raises(CSTError, match=r"outside the training domain by up to 50.0%.*extrapolate=True"):
+            model.predict(context, self.problem.outside)
         with pytest.warns(UserWarning, match="outside the training domain by up to 50.0%"):
-            y = quick(name, self.problem).predict(context, self.problem.outside)
+            y = model.predict(context, self.problem.outside, extrapolate=True)
         assert np.isfinite(y).all()
 
 

@@ -112,6 +112,7 @@ class NonLocalMeans(FrameFilter):
     """
 
     name: ClassVar[str] = "nlm"
+    needs: ClassVar[tuple[str, ...]] = ("skimage",)
     label: ClassVar[str] = "Non-local means"
 
     strength: float = setting(0.8, "width of the weights, as a multiple of the noise", low=0.01)
@@ -172,5 +173,5 @@ def _scikit_image() -> Any:
     try:
         from skimage import restoration
     except ImportError:
-        raise CSTError("NonLocalMeans needs scikit-image; install cstformer[video]") from None
+        raise CSTError('NonLocalMeans needs scikit-image; pip install "cstformer[video]"') from None
     return restoration

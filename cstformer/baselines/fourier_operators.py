@@ -76,7 +76,7 @@ class FourierOperator(nn.Module):
             try:
                 from neuralop.models import FNO
             except ImportError:
-                raise CSTError('FNO needs neuraloperator; install it by pip install "cstformer[rivals]"') from None
+                raise CSTError('FNO needs neuraloperator; pip install "cstformer[rivals]"') from None
         whole = FNO(
             # neuraloperator counts the modes on both sides of 0, and halves those of the last axis itself.
             n_modes=(2 * modes,) * (axes - 1) + (2 * modes - 1,),
@@ -202,6 +202,7 @@ class FNO2D(_FourierOperator):
     """Fourier operator that forecasts one frame from a window of earlier ones."""
 
     name: ClassVar[str] = "fno2d"
+    needs: ClassVar[tuple[str, ...]] = ("neuralop",)
     label: ClassVar[str] = "FNO2D"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},
@@ -242,6 +243,7 @@ class FNO3D(_FourierOperator):
     """Fourier operator that maps a movie to a movie, time included."""
 
     name: ClassVar[str] = "fno3d"
+    needs: ClassVar[tuple[str, ...]] = ("neuralop",)
     label: ClassVar[str] = "FNO3D"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},

@@ -60,7 +60,7 @@ def solve(
     try:
         from torchdiffeq import odeint
     except ImportError:
-        raise CSTError('LatentODE needs torchdiffeq; install it by pip install "cstformer[rivals]"') from None
+        raise CSTError('LatentODE needs torchdiffeq; pip install "cstformer[rivals]"') from None
     at = at.clamp(-beyond, 1 + beyond)
     after = max(1, math.ceil(float(at.max()) * steps))
     before = max(0, math.ceil(-float(at.min()) * steps))
@@ -128,6 +128,7 @@ class LatentODE(VariationalBaseline):
     """Latent differential equation with a recurrent encoder; all settings are keyword arguments."""
 
     name: ClassVar[str] = "latent-ode"
+    needs: ClassVar[tuple[str, ...]] = ("torchdiffeq",)
     label: ClassVar[str] = "LatentODE"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "default": {},

@@ -36,7 +36,7 @@ PEERS: dict[str, dict[str, Any]] = {
 """Sizes of each model."""
 HELD_OUT = 0.1  # share of the training samples
 HIDDEN = 0.2  # share of the cells hidden from held-out samples, as PyPOTS hides in training
-MISSING = "PyPOTS is not installed; pip install cstformer[peers]"
+MISSING = 'PyPOTS is not installed; pip install "cstformer[peers]"'
 CODE = "from cstformer.baselines.peer_process import main; main()"
 
 

@@ -28,6 +28,7 @@ from torch import Generator, Tensor, nn
 
 from cstformer.baselines.neural import NeuralBaseline
 from cstformer.data.batch import Batch, as_batches, widen
+from cstformer.data.checks import extrapolation
 from cstformer.data.frame_grid import distinct_times
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
@@ -203,7 +204,8 @@ class SequenceBaseline(DisturbanceSettings, NeuralBaseline):
 
     def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:
         """State of the network after it has read all of each sample."""
-        context, _ = self._inputs(context, context)
+        with extrapolation():  # of a context that is longer than the training samples
+            context, _ = self._inputs(context, context)
         describe: Callable[[TimeSeries], Tensor] | None = getattr(self.network_, "latent", None)
         if describe is None:
             return super().latent(context)

@@ -102,7 +102,7 @@ def test_nlm_says_what_to_install(monkeypatch):
         return real(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(CSTError, match=r"install cstformer\[video\]"):
+    with pytest.raises(CSTError, match=r"pip install .cstformer\[video\]"):
         NonLocalMeans().fit(frames_to_samples(noisy(0.3)[1], patch=(4, 7)))
 
 

@@ -110,7 +110,7 @@ def test_import_leaves_the_filters_of_warnings_alone():
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "neuralop.models", None)
-    with pytest.raises(CSTError, match=r"FNO needs neuraloperator; install it by pip install \"cstformer\[rivals\]\""):
+    with pytest.raises(CSTError, match=r"FNO needs neuraloperator; pip install \"cstformer\[rivals\]\""):
         FourierOperator(1, 1, axes=2, **SIZES)
 
 

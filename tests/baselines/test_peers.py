@@ -44,7 +44,7 @@ def test_clear_errors(monkeypatch):
     with pytest.raises(CSTError, match="unknown peer 'SAIT'; did you mean 'SAITS'"):
         impute("SAIT", task.train, task.context, task.at, 0.1)
     monkeypatch.setattr(peers, "peers_installed", lambda: False)
-    with pytest.raises(CSTError, match=r"pip install cstformer\[peers\]"):
+    with pytest.raises(CSTError, match=r"pip install .cstformer\[peers\]"):
         impute("SAITS", task.train, task.context, task.at, 0.1)
 
 
