@@ -174,7 +174,8 @@ def error_distributions(
     """Draw the paper's Figures 9 and 10: the error of every curve for each system, with P values.
 
     ``errors`` is {name: (n_curves,)}. ``condition`` selects among the tests of a `result.json`. The axis is
-    logarithmic if the medians of the systems differ by more than a factor of ten.
+    logarithmic if the medians of the systems differ by more than a factor of ten, or an error is more than 20 times the
+    largest median.
     """
     fig, axes = new_figure(1, 1, (min(PAGE_WIDTH, 1.6 + 1.5 * max(len(errors), 2)), 3.8))
     draw_distributions(axes[0, 0], errors, p_values, condition)

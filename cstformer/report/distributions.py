@@ -33,7 +33,9 @@ def draw_distributions(
         raise CSTError("errors needs at least one finite number for each name")
     everything = np.concatenate(list(data.values()))
     medians = [np.median(e) for e in data.values()]
-    logarithmic = everything.min() > 0 and max(medians) > 10 * min(medians)
+    # A linear axis would flatten small medians, or all of them where one sample went far astray.
+    wide = max(medians) > 10 * min(medians) or everything.max() > 20 * max(medians)
+    logarithmic = bool(everything.min() > 0 and wide)
     colours = colours_of(data)
     for x, (name, e) in enumerate(data.items()):
         _raincloud(ax, x, e, colours[name], logarithmic)
@@ -52,7 +54,10 @@ def draw_distributions(
         _bracket(ax, sorted((list(data).index(a), list(data).index(b))), 0.93 - 0.1 * (len(pairs) - 1 - level), p)
     ax.set_xlim(-0.62, len(data) - 0.38)
     width = 15 if len(data) <= 3 else 11
-    labels = [textwrap.fill(name, width) + f"\nmean {format_number(float(e.mean()))}" for name, e in data.items()]
+    labels = [
+        textwrap.fill(name, width, break_long_words=False) + f"\nmean {format_number(float(e.mean()))}"
+        for name, e in data.items()
+    ]
     ax.set_xticks(range(len(data)), labels)
     ax.tick_params(axis="x", length=0)
     ax.grid(True, axis="y")

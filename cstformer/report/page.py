@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
 from cstformer.errors import CSTError
+from cstformer.report.style import DPI
+from cstformer.report.summary_chart import comparisons, plot_summary
 from cstformer.report.tables import (
     TEST_COLUMNS,
     Group,
@@ -35,6 +42,9 @@ IMAGE_TYPES = {
     ".gif": "image/gif",
 }
 
+
+SMOKE = "smoke"
+"""The preset whose numbers mean nothing."""
 
 ORDER = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
 """Experiments in the order of the paper."""
@@ -62,6 +72,7 @@ def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> st
     }
     return _template("page.html").render(
         title=result["experiment"],
+        smoke=result["preset"] == SMOKE,
         facts=facts,
         headlines=[line for line in map(headline, tables) if line],
         tables=tables,
@@ -117,7 +128,15 @@ def render_overview(results: Mapping[str, Mapping[str, Any]], folder: Path, miss
     machines = dict.fromkeys(describe_machine(result["machine"]) for result in results.values())
     total = format_duration(sum(result["seconds"] for result in results.values()))
     facts = {"experiments": str(len(parts)), "time": total, "machine": "; ".join(machines) or "–"}
-    return _template("overview.html").render(title="All experiments", facts=facts, parts=parts, missing=missing)
+    compared = comparisons(results)
+    return _template("overview.html").render(
+        title="All experiments",
+        smoke=any(result["preset"] == SMOKE for result in results.values()),
+        facts=facts,
+        parts=parts,
+        missing=missing,
+        chart=_png(plot_summary(compared)) if compared else "",
+    )
 
 
 def _template(name: str) -> Template:
@@ -125,7 +144,46 @@ def _template(name: str) -> Template:
     files = resources.files("cstformer.report")
     loader = FunctionLoader(lambda part: files.joinpath(part).read_text(encoding="utf-8"))
     look: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **look).get_template(name)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **look)
+    environment.filters["code"] = in_code
+    script = files.joinpath("sort.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    # The browser runs the script with this hash and no other, whatever a result may contain.
+    environment.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}", "legend": legend}
+    return environment.get_template(name)
+
+
+def in_code(text: str) -> Markup:
+    """HTML of a text in which `code` stands between backticks.
+
+    >>> in_code("run `cst run <all>` again")
+    Markup('run <code>cst run &lt;all&gt;</code> again')
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def legend(tables: Sequence[Group]) -> str:
+    """What the marks in these tables mean; of marks that are there."""
+    entries = [entry for group in tables for line in group.lines for entry in line]
+    columns = {column for group in tables for column in group.columns}
+    parts = []
+    if any("±" in entry.text for entry in entries):
+        parts.append("Mean ± standard deviation over n test samples.")
+    if any(entry.best for entry in entries):
+        rough = any("roughness" in column.casefold() for column in columns)
+        parts.append(
+            f"Bold: the best of its column under the same condition{'; for roughness, the nearest to 1' * rough}."
+        )
+    if "paper" in columns:
+        parts.append("Paper: the number it prints for the first metric; – where it prints none.")
+    return " ".join([*parts, "Click a heading to sort."])
+
+
+def _png(figure: Figure) -> str:
+    """A figure as a data URI."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode('ascii')}"
 
 
 def headline(group: Group) -> dict[str, str] | None:

@@ -142,14 +142,20 @@ def new_figure(
 @styled
 def save_figure(fig: Figure, path: str | os.PathLike[str], *, svg: bool = False) -> Path:
     """Write the figure to ``path`` (a .png, 150 dpi) atomically and return the path; ``svg`` adds a vector version."""
-    target = Path(path)
-    if target.suffix.lower() != ".png":
-        raise CSTError(f"path={target.name!r}: figures are saved as .png (svg=True adds an .svg); change the suffix")
+    target = check_figure_path(path)
     with atomic_path(target) as tmp:
         fig.savefig(tmp, format="png", dpi=DPI, metadata={"Software": None})
     if svg:
         with atomic_path(target.with_suffix(".svg")) as tmp:
             fig.savefig(tmp, format="svg", metadata={"Date": None})
+    return target
+
+
+def check_figure_path(path: str | os.PathLike[str]) -> Path:
+    """Refuse anything but a .png, before the work that makes the figure."""
+    target = Path(path)
+    if target.suffix.lower() != ".png":
+        raise CSTError(f"path={target.name!r}: figures are saved as .png (svg=True adds an .svg); change the suffix")
     return target
 
 

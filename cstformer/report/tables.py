@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,6 +232,8 @@ def _unless_empty(name: str, texts: list[str]) -> list[tuple[str, list[Entry]]]:
 def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> set[int]:
     """Rows with the best mean: the lowest; for scores such as R² the highest; for roughness the nearest to 1.
 
+    Of ``coverage at 90 %`` the nearest to 0.9 is best.
+
     Reference rows (the truth itself, a noise floor) do not compete. With fewer than two competitors no row is best.
 
     >>> best_rows("error", [0.03, 0.02, 0.0], ["CST", "cubic", "truth"])
@@ -242,7 +245,9 @@ def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> se
     for i, (mean, model) in enumerate(zip(means, models, strict=True)):
         if not _is_number(mean) or any(word in model.casefold() for word in YARDSTICKS):
             continue
-        if "roughness" in name:
+        if level := re.fullmatch(r"coverage at (\d+) %", name):
+            badness[i] = abs(mean - int(level[1]) / 100)
+        elif "roughness" in name:
             badness[i] = abs(math.log(mean)) if mean > 0 else math.inf
         else:
             badness[i] = -mean if any(word in name for word in HIGHER_IS_BETTER) else mean

@@ -12,6 +12,7 @@ from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
 from cstformer.experiments.registry import EXPERIMENTS
 from cstformer.experiments.run_all import run_all
 from cstformer.report.page import results_in, write_overview
+from cstformer.report.summary_chart import comparisons, plot_summary
 
 
 @pytest.fixture
@@ -40,6 +41,31 @@ def test_one_page_over_all_runs(two_runs, result):
     )  # in short, and in full
     assert "calcium was not run: no <data>" in page.text
     assert page.text.count("cst run spirals --preset default") == 2
+
+
+def test_the_overview_is_short_and_has_a_chart(two_runs, result):
+    for name in ("video", "spirals"):
+        (two_runs / name / "result.json").write_text(json.dumps(result | {"experiment": name, "figures": []}))
+    page = Page(write_overview(two_runs).read_text())
+    assert len(page.all("img")) == 1 and page.all("img")[0]["src"].startswith("data:image/png;base64,")
+    assert page.all("details") == [{}, {}]  # tables are folded away
+
+
+def test_the_chart_compares_cst_with_its_best_rival(result):
+    clean, noisy = comparisons({"spirals": result})
+    # The noise-free truth is no rival; the cubic spline is.
+    assert (clean.rival, clean.condition, clean.metric) == ("cubic", "clean, regular", "error")
+    assert clean.ratio == pytest.approx(0.029812 / 0.0376) and noisy.ratio == pytest.approx(0.0743 / 0.1068)
+    # Of R², what is not explained counts: (1 − 0.9) / (1 − 0.8).
+    scores = {"CST": 0.9, "first guess of CST": 0.99, "linear": 0.8}
+    table = [{"model": m, "condition": "c", "metrics": {"R²": {"mean": s}}} for m, s in scores.items()]
+    (only,) = comparisons({"calcium": {"table": table}})
+    assert only.ratio == pytest.approx(0.5) and only.rival == "linear"
+    for row in table:
+        row["metrics"] = {"PSNR": {"mean": 20.0}}  # has no ratio
+    assert comparisons({"video": {"table": table}}) == []
+    drawn = plot_summary([clean, noisy]).axes[0].lines[1].get_xdata()
+    assert drawn.tolist() == [clean.ratio, noisy.ratio]
 
 
 def test_an_empty_folder_has_no_page(tmp_path):
