@@ -21,7 +21,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     keep_freed_memory()
     spirals, index = make_spirals(40), regular_indices()
     samples = Samples(spirals.times[index], spirals.values[:, index])
-    model = CST(steps=2).fit(samples)
+    model = CST(steps=2, validation=0.3).fit(samples)  # enough held-out curves for intervals
     context = samples[0]
     most = 100_000 if quick else 1_000_000
     counts = [n for n in (10_000, 30_000, 100_000, 300_000, 1_000_000) if n <= most]
@@ -30,6 +30,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         return lambda: model.predict(context, np.linspace(0, 1, count))
 
     works = {f"{n:,} queries": ask(n) for n in counts}
+    works["intervals of 90 %"] = lambda: model.interval(context, np.linspace(0, 1, most))
     works["second derivatives"] = lambda: model.derivative(context, np.linspace(0, 1, most), (2,))
     works["bare matrix products, as the model is written"] = _products(model, context, most, shorter=False)
     works["bare matrix products, as computed here"] = _products(model, context, most, shorter=True)
@@ -49,6 +50,8 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     rows.append({"case": "slope of log time against log queries", "slope": slope(counts, times)})
     for n in (most // 10, most):
         rows.append({"case": f"memory, {n:,} queries", "peak MB": peak_megabytes(ask(n))})
+    bounds = peak_megabytes(lambda: model.interval(context, np.linspace(0, 1, most)))
+    rows.append({"case": f"memory, {most:,} intervals", "peak MB": bounds})
     return rows
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from cstformer.baselines import BASELINES
 from cstformer.baselines.interpolation import thin_plate
 from cstformer.baselines.peers import MISSING, PEERS, impute, peers_installed
+from cstformer.data.checks import extrapolation
 from cstformer.data.samples import Samples
 from cstformer.datasets.era5 import era5_file, era5_task
 from cstformer.datasets.ett import ett_file, ett_task
@@ -130,7 +131,7 @@ def _era5(minutes: float) -> list[dict[str, Any]]:
 
 def _row(data: str, name: str, work: Callable[[], np.ndarray], error: Callable) -> dict[str, Any]:
     started = time.perf_counter()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), extrapolation():
         warnings.simplefilter("ignore", CSTWarning)  # max_minutes ends trainings on purpose
         answer = work()
     return {"case": f"{data}: {name}", "fit + predict seconds": time.perf_counter() - started, "error": error(answer)}

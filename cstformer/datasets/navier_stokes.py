@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike
 from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path
 from cstformer.system.cluster import dask_cluster
+from cstformer.system.extras import need
 from cstformer.system.files import readable
 from cstformer.system.memory import keep_freed_memory
 from cstformer.system.workers import begin_worker
@@ -172,10 +173,8 @@ def make_navier_stokes(
 
 def _claim(path: Path, law: Law) -> Any:
     """Create the group with empty arrays; if it exists, open it and check that it has the same law."""
-    try:
-        import zarr
-    except ImportError as error:
-        raise CSTError(f"{path}: writing Zarr needs zarr; pip install cstformer[files]") from error
+    need("zarr", for_what=f"{path}: writing Zarr")
+    import zarr
 
     if path.exists():
         found = law_of(path)

@@ -202,7 +202,7 @@ def _needed(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise CSTError(f"reading this video needs {module}; pip install cstformer[video]") from error
+        raise CSTError(f'reading this video needs {module}; pip install "cstformer[video]"') from error
 
 
 _READERS: dict[str, Callable[[Path], list[Found]]] = {

@@ -22,12 +22,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from cstformer.baselines import BASELINES
+from cstformer.data.checks import extrapolation
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, unknown
 from cstformer.experiments.workers import compute_in_parallel
 from cstformer.report.page import write_report
 from cstformer.report.tables import console_table
 from cstformer.system.atomic import atomic_path
+from cstformer.system.extras import need
 from cstformer.system.files import read_npz
 from cstformer.system.threads import cores
 from cstformer.system.versions import versions
@@ -65,6 +68,8 @@ class Experiment(ABC):
     name: str
     presets: dict[str, Any]
     """Configuration (a frozen dataclass) of each preset."""
+    needs: tuple[str, ...] = ()
+    """Optional modules that every run imports; those of rivals are `Model.needs`."""
     parallel: bool = True
     """Whether cells may be computed side by side; False where they measure time."""
 
@@ -126,6 +131,7 @@ def run_experiment(
         raise unknown("preset", preset, experiment.presets)
     config = experiment.presets[preset]
     cells = _chosen(experiment, config, models)
+    _check_extras(experiment, cells)
     _claim(
         out,
         {"experiment": experiment.name, "preset": preset, "seed": seed, "config": jsonable(asdict(config))},
@@ -207,6 +213,18 @@ def _chosen(experiment: Experiment, config: Any, models: Sequence[str] | None) -
     return [cell for cell in cells if cell.model in names]
 
 
+def _check_extras(experiment: Experiment, cells: Sequence[Cell]) -> None:
+    """Refuse a run whose packages are missing before its first cell, which may be hours before the one that needs them.
+
+    The name of a row begins with the label of its rival.
+    """
+    need(*experiment.needs, for_what=f"cst run {experiment.name}")
+    for rival in BASELINES.values():
+        row = next((cell.model for cell in cells if cell.model.startswith(rival.label)), None)
+        if row is not None:
+            need(*rival.needs, for_what=f"the row {row}")
+
+
 def _claim(out: Path, identity: dict[str, Any]) -> None:
     """Make the run directory, or check that it belongs to the same run."""
     path = out / "run.json"
@@ -229,7 +247,8 @@ def _compute(experiment: Experiment, config: Any, seed: int, out: Path, progress
     folder = out / "cells" / cell.slug
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    result = experiment.compute(cell, config, seed, folder, progress)
+    with extrapolation():  # a small preset may hold out times beyond its few training samples
+        result = experiment.compute(cell, config, seed, folder, progress)
     result.facts["seconds"] = result.facts.get("seconds", time.monotonic() - started)
     with atomic_path(folder / "arrays.npz") as temporary:
         np.savez_compressed(temporary, **result.arrays)  # type: ignore[arg-type]

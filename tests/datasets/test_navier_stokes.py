@@ -105,7 +105,7 @@ def test_no_cluster_at_the_address(tmp_path, monkeypatch):
     with pytest.raises(CSTError, match="scheduler nowhere: no Dask cluster answers there"):
         make_navier_stokes(tmp_path / "a.zarr", SMALL, scheduler="nowhere", progress=False)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(CSTError, match=r"needs Dask; pip install cstformer\[cluster\]"):
+    with pytest.raises(CSTError, match=r"needs Dask; pip install \"cstformer\[cluster\]\""):
         make_navier_stokes(tmp_path / "a.zarr", SMALL, scheduler="tcp://localhost:1", progress=False)
 
 

@@ -233,7 +233,7 @@ def test_wrong_paths(tmp_path):
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.mp4").write_bytes(b"anything")
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(CSTError, match=r"a\.mp4: reading this video needs av; pip install cstformer\[video\]"):
+    with pytest.raises(CSTError, match=r"a\.mp4: reading this video needs av; pip install .cstformer\[video\]"):
         open_videos(tmp_path / "a.mp4")
 
 

@@ -86,7 +86,7 @@ def test_missing_files_leave_their_conditions_out(monkeypatch, tmp_path):
     notes = EXPERIMENT.gather(Config(), 0, {}, tmp_path)["notes"]
     assert sum(note.startswith("Left out:") and "CST_DATA" in note for note in notes) == 3
     if not peers_installed():
-        assert "Left out: SAITS and BRITS. PyPOTS is not installed; pip install cstformer[peers]." in notes
+        assert 'Left out: SAITS and BRITS. PyPOTS is not installed; pip install "cstformer[peers]".' in notes
 
 
 def test_conditions_and_published_numbers(monkeypatch, tmp_path):

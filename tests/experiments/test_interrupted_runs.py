@@ -17,6 +17,7 @@ from cstformer.experiments.training import STATE, train_cell
 from cstformer.experiments.workers import compute_in_parallel
 from cstformer.system.tensor_files import read_tensors
 
+PATIENCE = 120.0  # seconds
 RUN = """
 import sys, pathlib, stopped_runs
 from cstformer.experiments.base import run_experiment
@@ -38,7 +39,7 @@ def start(kind: str, out: Path, jobs: int) -> subprocess.Popen:
     )
 
 
-def wait_until(condition, running: subprocess.Popen, seconds: float = 120.0) -> None:
+def wait_until(condition, running: subprocess.Popen, seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert running.poll() is None, running.stderr.read()
@@ -77,13 +78,15 @@ def test_an_interrupted_training_is_not_done_and_goes_on(kind, jobs, send, tmp_p
             workers = children(running.pid)
             send(running.pid, signal.SIGINT)
             begin = time.monotonic()
-            assert running.wait(20) != 0  # the step at work, its validation, and the end of the interpreters
+            # The step at work, its validation, and the end of the interpreters, on a machine that may be busy. A run
+            # that ignored the signal would still train: STEPS pauses of 0.1 s for each cell, and its table.
+            assert running.wait(PATIENCE) != 0
         finally:
             running.kill()
     assert jobs == 1 or len(workers) >= jobs
     while any(map(is_running, workers)):  # Python's resource tracker ends just after its parent
         time.sleep(0.01)
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < PATIENCE
     assert not (out / "result.json").exists() and not list(out.glob("cells/*/done.json"))
     began = [folder for folder in folders if (folder / STATE).exists()]
     assert began == folders[:jobs]  # cells in the queue of a worker have not begun

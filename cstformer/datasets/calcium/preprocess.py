@@ -32,7 +32,10 @@ from cstformer.datasets.calcium.steps import (
 from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path, scratch_folder
 from cstformer.system.cluster import dask_cluster
+from cstformer.system.targets import check_replaceable
 
+MARK = "preprocessing"
+"""Attribute of the Zarr groups that `preprocess` writes: the settings."""
 CORRECTIONS = ("estimator", "regression", "none")
 PAPER_CROP = (32, 40, 24, 24)
 """Rows and columns that the paper removes from 256 × 256 frames: top, bottom, left, right; 184 × 208 remain."""
@@ -121,6 +124,7 @@ def preprocess(
     settings = settings or Preprocessing()
     if Path(out).suffix != ".zarr":
         raise CSTError(f"{out}: preprocessed recordings are written as .zarr")
+    check_replaceable(out, MARK)
     channels = _chosen_channels(recording, settings)
     clock = channels[0].times
     progress = progress and not scheduler
@@ -148,7 +152,7 @@ def preprocess(
         done |= {"dropped": channels[0].dropped, "crop": list(margins), "rate": 1 / channels[0].step}
         if recording.pixel_mm is not None:
             done["pixel_mm"] = recording.pixel_mm * settings.binning
-        group.attrs.update(done | {"preprocessing": json.dumps(dataclasses.asdict(settings))})
+        group.attrs.update(done | {MARK: json.dumps(dataclasses.asdict(settings))})
     return done
 
 

@@ -31,7 +31,7 @@ from cstformer.data.arrays import as_floats
 from cstformer.data.movie_files import raw_clock
 from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times
 from cstformer.data.svd_files import read_svd
-from cstformer.data.tables import read_table
+from cstformer.data.table_files import read_table
 from cstformer.data.unread import whole
 from cstformer.datasets.calcium.recording import Channel, Recording, Stimuli, split_channels
 from cstformer.errors import CSTError, unknown
@@ -91,7 +91,7 @@ def require(*packages: str) -> None:
     """Raise an error that names a missing package and how to install it."""
     for name in packages:
         if importlib.util.find_spec(name) is None:
-            raise CSTError(f"calcium recordings need {name}; pip install cstformer[neuro]")
+            raise CSTError(f'calcium recordings need {name}; pip install "cstformer[neuro]"')
 
 
 def read_stimuli(path: str | os.PathLike[str]) -> Stimuli:

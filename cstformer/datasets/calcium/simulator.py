@@ -36,13 +36,17 @@ from cstformer.datasets.calcium.recording import CONTRASTS, Recording, Stimuli, 
 from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path
 from cstformer.system.cluster import dask_cluster
+from cstformer.system.extras import need
 from cstformer.system.files import readable
+from cstformer.system.targets import check_replaceable
 from cstformer.system.zarr_files import open_zarr
 
 SIGNAL, CONTROL = 575, 395
 """Excitation wavelengths in nm: the signal shows calcium and hemodynamics, the control hemodynamics alone."""
 DARK = 100
 """Camera counts without light."""
+MARK = "simulation"
+"""Attribute of the Zarr groups that `CalciumSimulation.save` writes: the settings."""
 
 _ON, _BETWEEN = 2.0, 5.0  # the paper's stimulus, in seconds
 _HIGHER = {"LM": 0.7, "AL": 0.55, "RL": 0.45, "AM": 0.4, "PM": 0.5}  # drive relative to V1
@@ -213,17 +217,19 @@ class CalciumSimulation:
 
         ``scheduler`` is the address of a Dask cluster that computes the frames.
         """
+        need("dask", "zarr", for_what="a simulated recording")
         import zarr
 
         if Path(path).suffix != ".zarr":
             raise CSTError(f"{path}: a simulated recording is written as .zarr")
+        check_replaceable(path, MARK)
         with atomic_path(path) as temporary:
             group = zarr.open_group(temporary, mode="w")
             small = {"times": self.camera_times, "wavelengths": self.camera_wavelengths, "mask": self.mask}
             small |= {f"stimulus_{n}": getattr(self.stimuli, n) for n in ("start", "stop", "contrast")}
             for name, array in (small | {"dark": np.array([float(DARK)])}).items():
                 group.create_array(name, data=array)
-            group.attrs.update({"pixel_mm": FIELD_MM / self.size, "simulation": json.dumps(dataclasses.asdict(self))})
+            group.attrs.update({"pixel_mm": FIELD_MM / self.size, MARK: json.dumps(dataclasses.asdict(self))})
             movie = self.movie()
             frames = group.create_array("frames", shape=movie.shape, dtype=movie.dtype, chunks=movie.chunksize)
             with dask_cluster(scheduler), dask_bar("making frames", progress and scheduler is None):
@@ -233,7 +239,7 @@ class CalciumSimulation:
     def load(cls, path: str | os.PathLike[str]) -> CalciumSimulation:
         """The simulation behind a file that `save` wrote."""
         with readable(path, "a simulated recording") as source:
-            settings = open_zarr(source).attrs.get("simulation")
+            settings = open_zarr(source).attrs.get(MARK)
             if settings is None:
                 raise CSTError("this recording was not made by `cst data make calcium`")
             return cls(**json.loads(str(settings)))

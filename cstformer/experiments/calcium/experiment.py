@@ -63,6 +63,7 @@ class CalciumExperiment(Experiment):
     """Frames, decoding and waves; see the module's docstring."""
 
     name = "calcium"
+    needs = ("dask", "zarr", "skimage")
     presets = {  # noqa: RUF012
         "smoke": Config(
             animals=3,

@@ -78,6 +78,7 @@ class ClocksExperiment(Experiment):
     """Missing frames; see the module's docstring."""
 
     name = "clocks"
+    needs = ("dask", "zarr")
     presets = {  # noqa: RUF012
         "default": Config(),
         "smoke": Config(recordings=2, length=0.5, camera=16, window=16, cst=PRESETS["smoke"] | {"steps": 3}),

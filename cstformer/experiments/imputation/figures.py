@@ -28,12 +28,14 @@ def planned_figures(
     config: Config, seed: int, results: dict[Cell, CellResult], table: list[dict[str, Any]]
 ) -> Iterator[PlannedFigure]:
     """Every figure whose rows have been computed."""
+    published = any(row["paper"] for row in table if data_of(row["condition"]) == ETT)
+    crosses = ", crosses the published errors of the model of the same colour" if published else ""
     if len(config.shares) > 1 and any(data_of(row["condition"]) == ETT for row in table):
         yield PlannedFigure(
             "error_by_share.png",
             "ETTh1: error against the share of removed cells",
-            "Mean error over the removed cells, in standardised units; bars are standard deviations over seeds, "
-            "crosses the published errors of the model of the same colour. Lower is better.",
+            "Mean error over the removed cells, in standardised units; bars are standard deviations over "
+            f"seeds{crosses}. Lower is better.",
             partial(error_by_share, table, config),
         )
     for condition in config.conditions():

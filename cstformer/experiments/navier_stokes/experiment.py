@@ -61,6 +61,7 @@ class NavierStokesExperiment(Experiment):
     """Fields between given frames; see the module's docstring."""
 
     name = "navier-stokes"
+    needs = ("zarr",)
     presets = {  # noqa: RUF012
         "smoke": Config(
             training=8,

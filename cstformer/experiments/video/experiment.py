@@ -73,6 +73,7 @@ class VideoExperiment(Experiment):
     """Restored clips, and frames between frames; see the module's docstring."""
 
     name = "video"
+    needs = ("PIL", "skimage")
     presets = {  # noqa: RUF012
         "smoke": Config(
             size=(32, 48),

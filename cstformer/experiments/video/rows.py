@@ -135,6 +135,6 @@ def _non_local_means(clip: np.ndarray, strength: float) -> np.ndarray:
     try:
         from skimage.restoration import denoise_nl_means  # an optional dependency
     except ImportError:
-        raise CSTError(f"the row {NLM!r} needs scikit-image; install cstformer[video]") from None
+        raise CSTError(f'the row {NLM!r} needs scikit-image; pip install "cstformer[video]"') from None
     sizes = {"patch_size": 3, "patch_distance": 3}
     return np.stack([denoise_nl_means(x, h=strength, fast_mode=True, channel_axis=-1, **sizes) for x in clip])

@@ -244,6 +244,7 @@ def test_the_commands(tmp_path, capsys):
     assert cli.main(["data", "preprocess-calcium", raw, "--out", clean, *options]) == 0
     assert "300 frames of 8 × 6 at 10 Hz, 4" in capsys.readouterr().out
     assert zarr.open_group(clean, mode="r")["label"][:].max() == 1
+    clean = str(tmp_path / "other.zarr")
     again = f"cst data preprocess-calcium {raw} --out {clean} --signal 575 --control 395"
     for wrong, words in [
         (["--crop", "1,2"], "give 4 whole numbers"),

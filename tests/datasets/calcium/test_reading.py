@@ -200,7 +200,7 @@ def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(CSTError, match=r"no \.tif file"):
         open_recording(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(CSTError, match=r"need dask; pip install cstformer\[neuro\]"):
+    with pytest.raises(CSTError, match=r"need dask; pip install \"cstformer\[neuro\]\""):
         open_recording(tmp_path / "a.npz")
 
 

@@ -1,0 +1,1 @@
+"""Intervals: how often they cover, and how wide they are."""
