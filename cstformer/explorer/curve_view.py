@@ -13,12 +13,24 @@ from bokeh.models import ColumnDataSource, TapTool
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.explorer import plots
-from cstformer.explorer.curves import POINTS, Changes, as_samples, curves, disturbed, kept, per, time_range, unit_of
+from cstformer.explorer.curves import (
+    POINTS,
+    Changes,
+    as_samples,
+    band,
+    curves,
+    disturbed,
+    kept,
+    per,
+    time_range,
+    unit_of,
+)
 from cstformer.explorer.query import chosen, number, numbers
 from cstformer.explorer.widgets import WIDE, html
 from cstformer.models.cst import CST
 from cstformer.report.style import COLOURS
 
+FULL_SIZE = 60  # points of a sample that get markers of full size; more of them shrink and fade
 ORDER_NAMES = ("{}", "d{} / d{}", "d²{} / d{}²")
 
 
@@ -39,7 +51,8 @@ class CurveView:
         for widget in (self.noise, self.removed):
             widget.param.watch(act(lambda event: self.refit()), "value")
         self.channel.param.watch(act(lambda event: self.draw()), "value")
-        self.others.param.watch(act(lambda event: self._show_others()), "value")
+        for widget in (self.others, self.band):
+            widget.param.watch(act(lambda event: self._show_others()), "value")
         self.time.param.watch(act(lambda event: self.move()), "value")
         self.again.on_click(act(lambda event: self._draw_again()))
         self.restore.on_click(act(lambda event: self._restore()))
@@ -73,6 +86,7 @@ class CurveView:
         self.others: Any = pn.widgets.CheckBoxGroup(
             label="Beside CST", options={"linear": "linear", "cubic spline": "cubic"}, value=shown, inline=True, **WIDE
         )
+        self.band: Any = pn.widgets.Checkbox(label="Interval of CST", value=query.get("band") != "0", **WIDE)
         self.again = pn.widgets.Button(label="Draw again", **WIDE)
         self.restore = pn.widgets.Button(label="As observed", **WIDE)
         self.readout = html("", css_classes=["readout"])
@@ -85,11 +99,13 @@ class CurveView:
             html("<p class='hint'>Click an observed point to remove it, a hollow one to restore it.</p>"),
             html("<h2>Beside CST</h2>"),
             self.others,
+            self.band,
         ]
 
     def _make_plots(self) -> None:
         s = self.sample
-        self.source = ColumnDataSource({"t": self.times})
+        nothing = np.full(len(self.times), np.nan)
+        self.source = ColumnDataSource({"t": self.times, "low": nothing, "high": nothing})
         self.dots = ColumnDataSource({"t": [], "y": [], "fill": [], "point": [], "u": [], "v": []})
         x = plots.label(s.coord_names[0], self._unit)
         self.now = ColumnDataSource({"t": [], "y0": [], "y1": [], "y2": [], "u": [], "v": []})
@@ -100,9 +116,17 @@ class CurveView:
             shared = {"x_range": self.plots[0].x_range} if self.plots else {}
             plot = plots.new_plot(x if order == 2 else "", "", height, **shared)
             plot.min_border_left = 64
+            plots.zoom_by_wheel(plot)
+            if order == 0:  # below the lines
+                self.area = plot.varea(
+                    "t", "low", "high", source=self.source, fill_color=COLOURS["CST"], fill_alpha=0.15
+                )
             drawn = plots.lines(plot, self.source, "t", {k: f"{k}{order}" for k in plots.DASHES}, legend=order == 0)
+            # The slopes of an interpolating spline through noise would flatten everything else.
+            plot.y_range.renderers = [drawn["CST"]]
             if order == 0:
-                self._scatter(plot, "t", "y", legend_label="observed")
+                points = self._scatter(plot, "t", "y", legend_label="observed")
+                plot.y_range.renderers = [drawn["CST"], self.area, points]
                 legend = plot.legend[0]
                 legend.orientation, legend.border_line_color, legend.label_text_font_size = "horizontal", None, "12px"
                 legend.spacing, legend.padding, legend.margin = 12, 2, 0
@@ -125,10 +149,14 @@ class CurveView:
             phase.scatter("u", "v", source=self.now, size=11, color=COLOURS["CST"], line_color="white")
             figures.append(pn.Column(pn.pane.Bokeh(phase, **WIDE), css_classes=["phase"], **WIDE))
 
-    def _scatter(self, plot: Any, x: str, y: str, **options: Any) -> None:
-        look = {"fill_color": "fill", "line_color": COLOURS["observed"], "line_width": 1.3}
-        points = plot.scatter(x, y, source=self.dots, size=9, nonselection_alpha=1.0, **look, **options)
+    def _scatter(self, plot: Any, x: str, y: str, **options: Any) -> Any:
+        crowd = min(1.0, FULL_SIZE / max(1, int(self.sample.point_observed[0].sum())))
+        alpha = 0.25 + 0.75 * crowd
+        look = {"fill_color": "fill", "line_color": COLOURS["observed"], "line_width": 1.3 * crowd**0.5}
+        look |= {"size": 2.5 + 6.5 * crowd**0.5, "alpha": alpha, "nonselection_alpha": alpha}
+        points = plot.scatter(x, y, source=self.dots, **look, **options)
         plot.add_tools(TapTool(renderers=[points]))
+        return points
 
     @property
     def disturbance(self) -> Changes:
@@ -141,12 +169,17 @@ class CurveView:
         self.seen = disturbed(self.sample, self.disturbance, self.model.scaling_.sd)
         self.reader = self.model.reader(self.seen)
         self.found = curves(self.reader, self.times)
+        self.bounds = band(self.model, self.seen, self.times)
         self.draw()
 
     def draw(self) -> None:
         """Draw the chosen channel."""
         k = self.sample.value_names.index(self.channel.value)
-        data: dict[str, Any] = {"t": self.times}
+        nothing = np.full((len(self.times), self.sample.c), np.nan)
+        level, low, high = self.bounds or (0.0, nothing, nothing)
+        self.band.label = f"{100 * level:.0f} % interval of CST" if level else "Interval of CST (not calibrated)"
+        self.band.disabled = not level
+        data: dict[str, Any] = {"t": self.times, "low": low[:, k], "high": high[:, k]}
         for name, orders in self.found.items():
             data |= {f"{name}{j}": orders[j, :, k] for j in range(3)}
             data |= {f"{name}u": orders[0, :, 0], f"{name}v": orders[0, :, min(1, self.sample.c - 1)]}
@@ -194,6 +227,7 @@ class CurveView:
         )
 
     def _show_others(self) -> None:
+        self.area.visible = self.band.value and self.bounds is not None
         for drawn in self.glyphs:
             for name, glyph in drawn.items():
                 glyph.visible = name == "CST" or name in self.others.value
@@ -230,6 +264,7 @@ class CurveView:
             "gaps": f"{how.removed}" if how.removed else "",
             "without": ",".join(map(str, sorted(how.clicked))),
             "draw": f"{how.seed}" if how.seed else "",
+            "band": "" if self.band.value else "0",
             "with": "" if len(self.others.value) == 2 else ",".join(self.others.value) or "none",
         }
 

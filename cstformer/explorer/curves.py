@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +10,11 @@ import scipy.interpolate
 from jaxtyping import Float
 
 from cstformer.data.samples import Samples
-from cstformer.errors import CSTError
+from cstformer.errors import CSTError, CSTWarning
+from cstformer.models.cst import CST
 from cstformer.models.reader import Reader
 
+BAND_LEVELS = (0.9, 0.8)  # the first for which the model was calibrated on enough samples
 POINTS = 401  # times at which a curve is drawn
 ORDERS = ((0,), (1,), (2,))
 
@@ -65,6 +68,24 @@ def curves(reader: Reader, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.nd
     return {"CST": cst, **interpolants(reader.context, at)}
 
 
+def band(
+    model: CST, sample: Samples, at: np.ndarray
+) -> tuple[float, Float[np.ndarray, "m c"], Float[np.ndarray, "m c"]] | None:
+    """Level, lower and upper bounds of a new observation at times (m,) or coordinates (m, d).
+
+    None if the model has too few scores.
+    """
+    for level in BAND_LEVELS:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CSTWarning)  # the page draws the whole range of the training data
+                low, high = model.interval(sample, at, level, extrapolate=True)
+        except CSTError:
+            continue
+        return level, low[0], high[0]
+    return None
+
+
 def interpolants(sample: Samples, at: Float[np.ndarray, " m"]) -> dict[str, Float[np.ndarray, "3 m c"]]:
     """Linear interpolation and the cubic spline of one sample, constant outside of its points.
 
@@ -93,10 +114,9 @@ def interpolants(sample: Samples, at: Float[np.ndarray, " m"]) -> dict[str, Floa
 
 
 def time_range(reader: Reader) -> tuple[float, float]:
-    """First and last time of the training data and this sample together."""
-    low, span = reader.model.scaling_.low[0], reader.model.scaling_.span[0]
-    t = reader.context.coords[0, reader.context.point_observed[0], 0]
-    return float(min(low, t[0])), float(max(low + span, t[-1]))
+    """First and last time of the training data and this sample together; of a recording in windows, its own."""
+    low, high = reader.domain
+    return float(low[0]), float(high[0])
 
 
 def as_samples(at: Float[np.ndarray, " m"], orders: Float[np.ndarray, "3 m c"], like: Samples) -> Samples:

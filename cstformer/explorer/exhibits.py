@@ -56,11 +56,11 @@ class Exhibit:
         return cls(label, folder, lambda model: context(), stimulus)
 
     @classmethod
-    def from_file(cls, folder: Path, data: Path | None) -> Exhibit:
-        """A model that ``cst fit`` saved, with samples or a movie from a file."""
+    def from_file(cls, folder: Path, data: Path | None, **columns: Any) -> Exhibit:
+        """A model that ``cst fit`` saved, with samples or a movie from a file; ``columns`` as in `Samples.load`."""
         if data is None:
             return cls(folder.name, folder, lambda model: None)
-        return cls(folder.name, folder, lambda model: read_samples(data, model), lambda: read_stimulus(data))
+        return cls(folder.name, folder, lambda model: read_samples(data, model, **columns), lambda: read_stimulus(data))
 
 
 def read_stimulus(path: Path) -> Stimulus | None:

@@ -169,7 +169,9 @@ class FieldView:
         times = np.linspace(self.low, self.high, 161)
         channel = 0 if self.channel.value == "colours" else int(self.channel.value)
         curve = fields.pixel_trace(self.reader, pixel, times)[:, channel]
-        self.trace.show(times, curve, self.film.times, self.film.frames[:, pixel[0], pixel[1], channel], pixel)
+        found = fields.pixel_band(self.model, self.film.sample, pixel, times)
+        bounds = None if found is None else (found[0], found[1][:, channel], found[2][:, channel])
+        self.trace.show(times, curve, self.film.times, self.film.frames[:, pixel[0], pixel[1], channel], pixel, bounds)
         for picture in (self.value, self.seen, self.slope):
             picture.mark(pixel, self.layout.patch)
         self._attend()

@@ -13,6 +13,8 @@ from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import samples_to_frames
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
+from cstformer.explorer.curves import band
+from cstformer.models.cst import CST
 from cstformer.models.reader import Reader
 from cstformer.taylor.wave_speed import FLAT as FLAT
 from cstformer.taylor.wave_speed import wave_velocity as wave_velocity
@@ -133,11 +135,34 @@ def pixel_trace(reader: Reader, pixel: tuple[int, int], times: Float[np.ndarray,
     """Value of one pixel at any times, from the patch of the grid that contains it."""
     layout = reader.model.layout_
     assert layout is not None
-    cell, inside = np.divmod(pixel, layout.patch)
-    centre = cell * layout.patch + np.array(layout.half)
-    at = np.column_stack([times, np.tile(centre, (len(times), 1))])
-    values = reader.partials(at, (VALUE,))[0][0]
-    return values.reshape(len(times), *layout.patch, layout.channels)[:, inside[0], inside[1]]
+    return _of_pixel(reader.partials(_patch_at(layout, pixel, times), (VALUE,))[0][0], layout, pixel)
+
+
+def pixel_band(
+    model: CST, sample: Samples, pixel: tuple[int, int], times: Float[np.ndarray, " m"]
+) -> tuple[float, Float[np.ndarray, "m C"], Float[np.ndarray, "m C"]] | None:
+    """Level, lower and upper bounds of new observations of one pixel; None if the model has too few scores."""
+    layout = model.layout_
+    assert layout is not None
+    found = band(model, sample, _patch_at(layout, pixel, times))
+    if found is None:
+        return None
+    level, low, high = found
+    return level, _of_pixel(low, layout, pixel), _of_pixel(high, layout, pixel)
+
+
+def _patch_at(layout: PatchLayout, pixel: tuple[int, int], times: Float[np.ndarray, " m"]) -> Float[np.ndarray, "m 3"]:
+    """Coordinates of the patch that contains a pixel."""
+    centre = np.floor_divide(pixel, layout.patch) * layout.patch + np.array(layout.half)
+    return np.column_stack([times, np.tile(centre, (len(times), 1))])
+
+
+def _of_pixel(
+    values: Float[np.ndarray, "m c"], layout: PatchLayout, pixel: tuple[int, int]
+) -> Float[np.ndarray, "m C"]:
+    """The pixel out of the values of its patch."""
+    row, col = np.mod(pixel, layout.patch)
+    return values.reshape(len(values), *layout.patch, layout.channels)[:, row, col]
 
 
 def outline(exists: Bool[np.ndarray, "H W"]) -> tuple[list[list[float]], list[list[float]]]:

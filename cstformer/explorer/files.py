@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from cstformer.data.movie_files import is_movie, load_movie
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.models.answers import reading_options
+from cstformer.models.answers import read_context
 from cstformer.models.cst import CST, MAX_TOKENS
+from cstformer.models.recordings import is_recording
 from cstformer.system.files import MAX_BYTES
 
 UPLOADS = (".npz", ".npy", ".csv", ".tsv")
@@ -41,12 +43,15 @@ def read_upload(name: str, content: bytes, model: CST) -> Samples:
             raise CSTError(str(error).replace(str(path), plain)) from error
 
 
-def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
-    """Samples from a file that fit the model; a movie is cut into windows of the length used in training."""
+def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES, **columns: Any) -> Samples:
+    """Samples from a file that fit the model; a movie is cut into windows of the length used in training.
+
+    ``columns`` are arguments of `Samples.load`.
+    """
     if is_movie(path, gridded=model.layout_ is not None):
         samples = movie_samples(*load_movie(path, max_bytes=max_bytes), model)
     else:
-        samples = Samples.load(path, max_bytes=max_bytes, **reading_options(model))
+        samples = read_context(model, path, max_bytes=max_bytes, **columns)
         samples, _ = from_model_epoch(samples, samples.coords, model.names_)
     a = model.network_.architecture
     if (samples.d, samples.c) != (a.d, a.c):
@@ -54,7 +59,7 @@ def read_samples(path: Path, model: CST, max_bytes: int = MAX_BYTES) -> Samples:
             f"{path} has {samples.d} coordinate axes and {samples.c} values per point; "
             f"this model was fitted with {a.d} and {a.c} ({', '.join(model.names_['coord_names'])})"
         )
-    if samples.n > MAX_TOKENS:
+    if samples.n > MAX_TOKENS and not is_recording(model, samples):
         raise CSTError(f"{path} has samples of {samples.n:,} points, more than the {MAX_TOKENS:,} a model can read")
     return samples if samples.layout == model.layout_ else samples.replace(layout=model.layout_)
 

@@ -148,6 +148,8 @@ class TracePlot:
         self.plot.title.text_font_size, self.plot.title.text_font_style = "13px", "normal"
         self.plot.min_border_left = 64
         self.line, self.dots = (ColumnDataSource({"t": [], "y": []}) for _ in range(2))
+        self.band = ColumnDataSource({"t": [], "low": [], "high": []})
+        self.plot.varea("t", "low", "high", source=self.band, color=COLOURS["CST"], alpha=0.2)
         self.plot.line("t", "y", source=self.line, color=COLOURS["CST"], line_width=2.5)
         self.plot.scatter("t", "y", source=self.dots, size=7, color=COLOURS["observed"])
         self.plots, self.cursors = [self.plot], [plots.cursor(self.plot, ends[0])]
@@ -162,12 +164,21 @@ class TracePlot:
             self.cursors.append(plots.cursor(below, ends[0]))
 
     def show(
-        self, times: np.ndarray, curve: np.ndarray, at: np.ndarray, observed: np.ndarray, pixel: tuple[int, int]
+        self,
+        times: np.ndarray,
+        curve: np.ndarray,
+        at: np.ndarray,
+        observed: np.ndarray,
+        pixel: tuple[int, int],
+        band: tuple[float, np.ndarray, np.ndarray] | None = None,
     ) -> None:
-        """Draw the curve of CST and the observed values."""
+        """Draw the curve of CST, its interval (level, low, high) if there is one, and the observed values."""
+        level, low, high = band or (0.0, [], [])
+        self.band.data = {"t": times if band else [], "low": low, "high": high}
         self.line.data = {"t": times, "y": curve}
         self.dots.data = {"t": at, "y": observed}
-        self.plot.title.text = f"CST and observed values at row {pixel[0]}, column {pixel[1]}"
+        interval = f", its {level:.0%} interval" if band else ""
+        self.plot.title.text = f"CST{interval} and observed values at row {pixel[0]}, column {pixel[1]}"
 
     def move(self, t: float) -> None:
         """Put the cursor at a time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import bokeh.plotting
-from bokeh.models import ColumnDataSource
+from bokeh.models import ColumnDataSource, WheelZoomTool
 from bokeh.models.annotations import Span
 
 from cstformer.report.style import COLOURS
@@ -43,6 +43,13 @@ def new_plot(x: str, y: str, height: int, **options: Any) -> Any:
     plot.yaxis.axis_label_standoff = 6
     plot.min_border_right = 12
     return plot
+
+
+def zoom_by_wheel(plot: Any) -> None:
+    """Let the wheel zoom in time while the pointer is over the plot."""
+    tool = WheelZoomTool(dimensions="width")
+    plot.add_tools(tool)
+    plot.toolbar.active_scroll = tool
 
 
 def lines(plot: Any, source: ColumnDataSource, x: str, columns: dict[str, str], legend: bool = False) -> dict[str, Any]:

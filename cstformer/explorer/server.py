@@ -15,6 +15,7 @@ from bokeh.server.auth_provider import AuthProvider
 from tornado.web import RequestHandler
 
 from cstformer.errors import CSTError
+from cstformer.explorer.guards import guard_bokeh
 
 PORT = 5006
 COOKIE = "cstformer_token"
@@ -109,6 +110,7 @@ def make_server(
     if token is None and not is_loopback(address):
         token = secrets.token_urlsafe(24)
     gate: dict[str, Any] = {} if token is None else {"auth_provider": TokenGate(token)}
+    guard_bokeh()
     logging.getLogger("bokeh").setLevel(logging.WARNING)
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     number = PORT if port is None and _refusal(address, PORT) is None else port or 0

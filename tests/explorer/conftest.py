@@ -1,7 +1,5 @@
-"""A browser as people have it, and an explorer for it to visit."""
+"""An explorer for a browser to visit."""
 
-import os
-import shutil
 import threading
 
 import numpy as np
@@ -9,18 +7,6 @@ import pytest
 from small_models import blob, fit_quickly, wave_model, waves
 
 from cstformer import CST, frames_to_samples
-
-
-@pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium on this machine: install it, or name it in the variable CHROMIUM")
-    with playwright.sync_playwright() as running:
-        found = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="session")

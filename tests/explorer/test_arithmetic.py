@@ -1,5 +1,6 @@
 """What the explorer computes, without a page: against the estimator, closed forms and numbers worked out by hand."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -9,6 +10,7 @@ from small_models import blob, fit_quickly, shaken, wave_model, waves
 from cstformer import CST, CSTError, Samples, frames_to_samples
 from cstformer.explorer import curves, fields
 from cstformer.explorer.curves import Changes
+from cstformer.models.calibration import Calibration
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +132,20 @@ def test_the_trace_of_a_pixel_runs_through_its_pictures(film_model):
     trace = fields.pixel_trace(reader, (5, 4), np.array([0.4, 2.2]))[..., 0]
     for k, t in enumerate((0.4, 2.2)):
         np.testing.assert_allclose(trace[k], fields.pictures(reader, t, slope=False)[0, 5, 4, 0], rtol=1e-9)
+
+
+def test_the_band_of_a_pixel_is_the_interval_of_its_patch(film_model):
+    model, samples = copy.copy(film_model[0]), film_model[1]
+    times, one = np.array([0.4, 2.2]), np.ones(1)
+    model.calibration_ = None
+    assert fields.pixel_band(model, samples[0], (5, 4), times) is None
+    count = np.arange(20)
+    model.calibration_ = Calibration(one, 0.1 * one, 0 * one, count / 10, count, 0 * count)
+    level, low, high = fields.pixel_band(model, samples[0], (5, 4), times)
+    at = np.array([[t, 5.5, 4.0] for t in times])  # patches of 4 × 3 pixels: the second row and column of this one
+    for bound, known in zip((low, high), model.interval(samples[0], at, 0.9), strict=True):
+        np.testing.assert_allclose(bound[:, 0], known[0].reshape(2, 4, 3)[:, 1, 1])
+    assert level == 0.9 and (low < high).all()
 
 
 def test_wave_velocity_of_a_plane_wave_is_its_own():

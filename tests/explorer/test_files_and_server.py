@@ -60,12 +60,12 @@ def test_an_uploaded_movie_is_cut_into_windows_of_the_training(film_model, tmp_p
         ("a.exe", b"MZ", r"a\.exe cannot be read here; upload one of \.npz"),
         ("../../etc/passwd", b"root", "passwd cannot be read here"),
         ("a.npz", b"PK nothing", r"^cannot read a\.npz as"),
-        ("a.csv", b"t,y\n0,one\n", r"^a\.csv: column 'y' has 'one'"),
+        ("a.csv", b"t,y\n0,one\n", r"^a\.csv: column 'y' holds text, such as 'one'"),
         ("a.csv", b"", r"^cannot read a\.csv"),
         (
             "a.csv",
             b"t,y\n0,1\n1,2\n",
-            r"a\.csv has 1 coordinate axes and 1 values per point; this model .* 1 and 2 \(t\)",
+            r"a\.csv has Samples.*1 samples of 2 points.* the model was trained on coordinates t and values",
         ),
     ],
 )
@@ -154,6 +154,26 @@ def test_a_view_is_its_address(exhibits):
     assert page.address.value == "?sample=3&t=2.5&value=y1&noise=0.2&gaps=2&with=cubic"
     page.sample.value = "4"
     assert page.address.value == "?sample=4&t=2.5&value=y1&noise=0.2&gaps=2&with=cubic"
+
+
+def test_the_interval_is_drawn_unless_it_is_switched_off(tmp_path):
+    t, rng = np.linspace(0, 1, 7), np.random.default_rng(0)
+    samples = Samples(t, np.sin(6 * (t + rng.uniform(size=(30, 1)))) + 0.1 * rng.normal(size=(30, 7)))
+    model = CST.preset("smoke", steps=3, validation=0.2).fit(samples)  # six held-out samples: enough for 80 %
+    model.save(tmp_path / "model")
+    page = Page([Exhibit("sines", tmp_path / "model", lambda model: samples)], {"sample": "3"})
+    view = page.shown
+    assert view.area.visible and view.band.label == "80 % interval of CST"
+    low, high = model.interval(samples[3], view.times, 0.8)
+    np.testing.assert_allclose(view.source.data["low"], low[0, :, 0])
+    np.testing.assert_allclose(view.source.data["high"], high[0, :, 0])
+    view.band.value = False
+    assert not view.area.visible and "band=0" in page.address.value
+
+
+def test_without_a_calibration_there_is_no_interval(exhibits):
+    view = Page(exhibits, {}).shown
+    assert view.band.disabled and not view.area.visible and np.isnan(view.source.data["low"]).all()
 
 
 @pytest.mark.parametrize(
