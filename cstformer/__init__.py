@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from cstformer.data.movie_files import load_movie
     from cstformer.data.patches import frame_queries, frames_to_samples, samples_to_frames
     from cstformer.data.samples import Samples
+    from cstformer.data.table_files import TextFormat
     from cstformer.errors import CSTError, CSTWarning
     from cstformer.models.cst import CST, AttentionMaps
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Names are imported when first used: `cst --help` and reading a file should not wait for torch.
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "load_movie": "data.movie_files",
     "LazyFrames": "data.lazy",
     "Modes": "data.modes",
+    "TextFormat": "data.table_files",
 }
 __all__ = [
     "CST",
@@ -46,6 +48,7 @@ __all__ = [
     "Modes",
     "PatchLayout",
     "Samples",
+    "TextFormat",
     "frame_queries",
     "frames_to_samples",
     "load_movie",

@@ -11,11 +11,13 @@ import sys
 import warnings
 
 from cstformer import __version__
-from cstformer.cli import bench, data, explore, fit, models, predict, report, run
-from cstformer.cli.common import Parser, unknown_option
-from cstformer.errors import CSTError
+from cstformer.cli import bench, data, evaluate, explore, fit, models, plot, predict, report, run
+from cstformer.cli.common import Parser, in_options, unknown_option
+from cstformer.errors import CSTError, CSTWarning
+from cstformer.system.extras import missing
+from cstformer.system.output import lost_output, use_lossy_output
 
-COMMANDS = (fit, predict, data, run, report, explore, bench, models)
+COMMANDS = (fit, predict, evaluate, plot, data, run, report, explore, bench, models)
 """Modules of the subcommands, in the order of ``cst --help``."""
 
 _DESCRIPTION = """\
@@ -34,16 +36,28 @@ first steps:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 success, 2 bad input, 130 interrupted."""
-    warnings.showwarning = lambda message, *_, **__: print(f"cst: warning: {message}", file=sys.stderr)
+    use_lossy_output()
     args, extra = build_parser().parse_known_args(argv)
+    tell = lambda message: in_options(str(message), args.parser)  # noqa: E731
+    warnings.showwarning = lambda message, *_, **__: print(f"cst: warning: {tell(message)}", file=sys.stderr)
     try:
         if extra:
             raise unknown_option(extra[0], args.parser)
-        return args.run(args)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        return 0
-    except (CSTError, OSError) as error:
-        print(f"cst: error: {error}", file=sys.stderr)
+        code = args.run(args)
+        if reason := lost_output():
+            print(f"cst: warning: standard output was lost ({reason})", file=sys.stderr)
+        return code
+    except (CSTError, CSTWarning, OSError) as error:  # a warning where --strict makes it an error
+        print(f"cst: error: {tell(error)}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("cst: error: there is not enough memory; read fewer samples or a smaller part", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        told = missing(error, "this command")
+        if told is None:
+            raise
+        print(f"cst: error: {told}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("cst: interrupted; completed work is saved, run the same command again to continue", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -48,9 +49,19 @@ def unknown_option(option: str, parser: Parser) -> CSTError:
 
 
 def add_columns(parser: Parser, known: bool = False) -> None:
-    """Add --coords and --values, which choose what to read from a table or a grid; if asked, what is known besides."""
+    """Add the options that say how to read a table or a grid; if asked, what is known besides."""
     parser.add_argument("--coords", metavar="A,B", help="coordinate columns of a table, or dimensions of a grid")
     parser.add_argument("--values", metavar="A,B", help="value columns of a table, or variables of a grid")
+    parser.add_argument(
+        "--sample",
+        metavar="NAME",
+        help="column that names the samples of a table (default sample, if there is one); none: one sample",
+    )
+    parser.add_argument("--separator", metavar="MARK", help="between the cells of a text table: , ; tab or space")
+    parser.add_argument("--decimal", choices=[".", ","], help="decimal mark of a text table")
+    parser.add_argument(
+        "--missing", metavar="A,B", help="words or numbers that mean a missing value, such as --missing=-999"
+    )
     if known:
         parser.add_argument(
             "--covariates",
@@ -65,10 +76,56 @@ def add_columns(parser: Parser, known: bool = False) -> None:
         )
 
 
+def add_overwrite(parser: Parser) -> None:
+    """Add --overwrite, for commands that write folders."""
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a folder that an earlier call of this command wrote"
+    )
+
+
+SEPARATORS = {"tab": "\t", "\\t": "\t", "space": r"\s+", "comma": ",", "semicolon": ";"}
+
+
+def text_format(args: argparse.Namespace) -> Any:
+    """The format of text tables from --separator, --decimal and --missing."""
+    from cstformer.data.table_files import TextFormat
+
+    separator = None if args.separator is None else SEPARATORS.get(args.separator, args.separator)
+    if separator is not None and len(separator) != 1 and separator not in SEPARATORS.values():
+        raise CSTError(f"--separator {args.separator}: give one character, or tab or space")
+    return TextFormat(separator, args.decimal, args.missing.split(",") if args.missing else ())
+
+
 def columns(args: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of `Samples.load` from --coords, --values, --covariates and --calendar."""
+    """Arguments of `Samples.load` from the options of `add_columns`."""
     names = ("coords", "values", "covariates", "calendar")
-    return {name: getattr(args, name).split(",") for name in names if getattr(args, name, None)}
+    chosen: dict[str, Any] = {name: getattr(args, name).split(",") for name in names if getattr(args, name, None)}
+    if args.sample is not None:
+        chosen["group"] = False if args.sample == "none" else args.sample
+    return chosen | {"form": text_format(args)}
+
+
+def in_options(message: str, parser: Parser) -> str:
+    """A message about arguments of Python in terms of the options of a command.
+
+    >>> parser = Parser(prog="cst")
+    >>> add_columns(parser)
+    >>> in_options("no column 'a'; say group='b', group=False, coords=[...] or values= (--values)", parser)
+    "no column 'a'; say --sample b, --sample none, --coords or --values"
+    """
+    message = re.sub(r"\b\w+= \((--[\w-]+)\)", r"\1", message)  # both are named
+    message = re.sub(r" in \w+= (?=')", " ", message)  # unknown column in values= 'x'
+    message = re.sub(r"\bgroup=(?:'([^']*)'|False)", lambda m: f"--sample {m[1] or 'none'}", message)
+    message = message.replace("samples.windows(length, stride) (--window)", "--window")
+
+    def option(match: re.Match[str]) -> str:
+        name = "--sample" if match[1] == "group" else f"--{match[1].replace('_', '-')}"
+        if name not in parser._option_string_actions:
+            return match[0]
+        value = (match[2] or "").strip("'")
+        return name if value in ("", "[...]", "True") else f"{name} {value}"
+
+    return re.sub(r"(?<![\w.-])([a-z_]+)=(\[[^\]]*\]|'[^']*'|[\w.-]*\w)?", option, message)
 
 
 def whole_numbers(text: str, option: str, count: int | None = None, meaning: str = "") -> tuple[int, ...]:

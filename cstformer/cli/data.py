@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from pathlib import Path
 from typing import Any
 
 from cstformer.cli import make_data, preprocess_calcium
-from cstformer.cli.common import add_columns, add_command, add_group, columns
+from cstformer.cli.common import add_columns, add_command, add_group, columns, text_format
 from cstformer.cli.movies import add_movie, is_recording, movie_options, preprocess_command
 
+LONG = 200
+"""Points of a single sample from which on the next command cuts it into windows."""
 _ABOUT = """\
-Describe a file of samples or a movie: how many samples and points, which
-coordinates, values and covariates, their ranges and units, what is missing."""
+Describe a file of samples, a movie or a file of queries: how many samples and
+points, which coordinates, values and covariates, their ranges and units, what
+is missing; and the command to use next."""
 _EXAMPLES = """\
 examples:
   cst data show curves.csv
@@ -35,16 +40,65 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Describe a file."""
     from cstformer.data.movie_files import is_movie
-    from cstformer.data.samples import Samples
     from cstformer.datasets.navier_stokes_reader import Solutions, is_navier_stokes
 
     if is_navier_stokes(args.file):
         print(Solutions(args.file).describe())
-    elif is_movie(args.file):
+    elif is_movie(args.file) or (_is_grid(args.file) and _is_gridded_movie(args)):
         print(_describe_movie(args))
+    elif (queries := _describe_queries(args)) is not None:
+        print(queries)
     else:
-        print(Samples.load(args.file, **columns(args)).describe())
+        print(_describe_samples(args))
     return 0
+
+
+def _is_grid(path: str) -> bool:
+    from cstformer.data.table_files import file_suffix
+
+    return file_suffix(path) in (".nc", ".zarr") and Path(path).exists()
+
+
+def _is_gridded_movie(args: argparse.Namespace) -> bool:
+    """Whether a NetCDF file or a Zarr group has an array of frames, and neither samples nor a choice of columns."""
+    from cstformer.data.grids import is_gridded_movie
+
+    chosen = args.coords or args.values or args.covariates
+    return not chosen and (args.key is not None or is_gridded_movie(Path(args.file)))
+
+
+def _describe_queries(args: argparse.Namespace) -> str | None:
+    """What is in a file of queries, which has coordinates and no values; None for other files."""
+    import numpy as np
+
+    from cstformer.data.queries import query_coordinates
+
+    if args.values or not Path(args.file).exists():
+        return None
+    found = query_coordinates(args.file, text_format(args))
+    if found is None:
+        return None
+    ranges = [f"coordinate {name}: {np.nanmin(x):.6g} to {np.nanmax(x):.6g}" for name, x in found.items()]
+    count = len(next(iter(found.values())))
+    ask = f"cst predict MODEL CONTEXT --at {shlex.quote(args.file)} --out answers.csv"
+    return "\n".join([f"{count} queries: coordinates without values", *ranges, f"next: {ask}"])
+
+
+def _describe_samples(args: argparse.Namespace) -> str:
+    """What is in a file of samples, and the command that trains on it."""
+    import numpy as np
+
+    from cstformer.data.samples import Samples
+
+    samples = Samples.load(args.file, **columns(args))
+    words = ["cst", "fit", args.file, "--out", "model"]
+    for option in ("coords", "values", "sample", "covariates", "calendar", "separator", "decimal", "missing"):
+        if text := getattr(args, option):
+            words += [f"--{option}={text}"] if text.startswith("-") else [f"--{option}", text]
+    here = np.unique(samples.coords[0, samples.point_observed[0], 0])
+    if len(samples) == 1 and samples.d == 1 and len(here) > LONG:  # one recording: windows of about 30 points
+        words += ["--window", f"{30 * np.median(np.diff(here)):.2g}"]
+    return f"{samples.describe()}\nnext: {shlex.join(words)}"
 
 
 def _describe_movie(args: argparse.Namespace) -> str:
@@ -59,7 +113,8 @@ def _describe_movie(args: argparse.Namespace) -> str:
         colours = len(names)
     if colours == 2 and is_recording(args.file):
         return f"{text}\nnext: {preprocess_command(args.file)}"
-    return f"{text}\nnext: cst fit {args.file} --out model --patch 8,8 --window 10 --stride 5"
+    key = f" --key {args.key}" if args.key else ""
+    return f"{text}\nnext: cst fit {shlex.quote(args.file)} --out model{key} --patch 8,8 --window 10 --stride 5"
 
 
 def _describe_array(args: argparse.Namespace, key: str | None) -> tuple[str, int]:

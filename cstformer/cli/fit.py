@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cstformer.cli.common import Parser, add_columns, add_command, columns, whole_numbers
 from cstformer.cli.movies import FORMATS, add_movie, movie_options, refuse_two_colours
-from cstformer.errors import CSTError
+from cstformer.errors import CSTError, CSTWarning
 from cstformer.training.settings import PRESETS, check_settings, preset, setting_fields
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ The file holds samples (time series, curves, points in space) or a movie. A
 movie is cut into patches, and each patch is a token; or, with --modes, each
 frame is a token: the coefficients of a few spatial modes, which
 `cst predict` turns into frames again. Dates become a time axis in hours. The
-model remembers covariates and calendar, so that `cst predict` and
+model remembers columns, covariates, calendar and windows, so that `cst predict` and
 `cst explore` read a file in the same way. If training is interrupted, run
-the same command again: it continues from the last saved state in
-MODEL.training."""
+the same command again: it continues from the last saved state, the file
+MODEL.training, which is removed when all steps are done."""
 _EXAMPLES = """\
 examples:
   curves of a table, for at most five minutes
@@ -38,6 +39,8 @@ examples:
     cst fit recording.nc --out model --window 2.0 --stride 1.0
   patients whose age and site are known, at times with a daily rhythm
     cst fit patients.csv --out model --covariates age,site --calendar hour
+  patients in a column `subject` of a table with semicolons, -999 where nothing was measured
+    cst fit wards.csv --out model --sample subject --separator ";" --missing=-999
   a movie, in windows of 10 frames
     cst fit movie.tif --out model --patch 8,8 --window 10 --stride 5
   a movie as a series of spatial modes, in windows of 32 frames
@@ -56,12 +59,15 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "train",
         metavar="TRAIN",
-        help=f"samples (npz, csv, tsv, parquet, nc, zarr) or a movie ({FORMATS}, nc)",
+        help=f"samples (npz, csv, tsv, csv.gz, parquet, xlsx, nc, zarr) or a movie ({FORMATS}, nc)",
     )
     parser.add_argument("--out", required=True, metavar="MODEL", help="directory to save the model to")
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings; options given here override it")
     parser.add_argument("--preset", default="default", help=f"settings to start from: {', '.join(PRESETS)}")
     add_columns(parser, known=True)
+    parser.add_argument(
+        "--strict", action="store_true", help="stop where samples would be left out or points averaged with a warning"
+    )
     parser.add_argument("--patch", metavar="H,W", help="read TRAIN as a movie; rows, columns of a patch (default 8,8)")
     parser.add_argument(
         "--modes",
@@ -79,10 +85,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no summary")
     add_movie(parser)
-    _add_settings(parser)
+    add_settings(parser)
 
 
-def _add_settings(parser: Parser) -> None:
+def add_settings(parser: Parser) -> None:
+    """Add an option for every setting of the model; `read_settings` reads them."""
     group = parser.add_argument_group("settings of the model and its training")
     for name, field in setting_fields().items():
         choices = f" [{', '.join(field.metadata['choices'])}]" if field.metadata["choices"] else ""
@@ -95,9 +102,13 @@ def run(args: argparse.Namespace) -> int:
     """Train, save, and say how it went."""
     settings = read_settings(args)
 
+    from cstformer.data.checks import check_training
+    from cstformer.data.samples import Samples
     from cstformer.models.cst import CST
+    from cstformer.models.mode_intervals import calibrate_modes
     from cstformer.models.model_files import check_target
     from cstformer.system.processes import is_first
+    from cstformer.system.targets import check_sources
     from cstformer.training.disturbance import root_mean_square
 
     state = Path(f"{Path(args.out).absolute()}.training")
@@ -106,13 +117,24 @@ def run(args: argparse.Namespace) -> int:
         model.fit(_training_samples(args)[0], state=state)
         return 0
     out = check_target(args.out)
-    samples, modes = _training_samples(args)
+    check_sources(out, (args.train, args.config, args.times))
+    with warnings.catch_warnings():
+        if args.strict:
+            warnings.simplefilter("error", CSTWarning)
+        samples, modes = _training_samples(args)
+        if args.strict and isinstance(samples, Samples):
+            check_training(samples)
     out.parent.mkdir(parents=True, exist_ok=True)
     if not args.quiet:
         if modes is not None:
             print(f"{modes.rank_} spatial modes explain {modes.explained_.sum():.0%} of the variance")
         print(f"fitting {samples}")
-    model.fit(samples, state=state, progress=not args.quiet)
+    with warnings.catch_warnings():
+        if not args.quiet:  # the sentence below says it
+            warnings.filterwarnings("ignore", ".*reached, best weights kept", CSTWarning)
+        model.fit(samples, state=state, progress=not args.quiet)
+    if modes is not None and isinstance(samples, Samples):
+        calibrate_modes(model, modes, *_movie(args, (8, 8), 1, 1), samples)  # read again: training needs the memory
     _save(model, modes, out)
     if model.report_.ended not in ("interrupted", "cap"):
         state.unlink(missing_ok=True)
@@ -126,8 +148,16 @@ def run(args: argparse.Namespace) -> int:
             f"estimated noise: {root_mean_square(model.kind_.noises):.3g} of the values' standard deviation; "
             f"{model.n_parameters_:,} weights; saved to {args.out}"
         )
+        if model.report_.ended == "cap":
+            print(
+                f"{args.out}.training keeps the state of the training: run the same command with a larger "
+                "--max-minutes to continue, or delete it"
+            )
     if model.report_.ended == "interrupted":
-        print("cst: interrupted; best weights saved, run the same command again to continue", file=sys.stderr)
+        print(
+            f"cst: interrupted; best weights saved, run the same command again to continue from {args.out}.training",
+            file=sys.stderr,
+        )
         return 130
     return 0
 
@@ -154,12 +184,16 @@ def _training_samples(args: argparse.Namespace) -> tuple[Samples | LazyFrames, M
         return _movie_modes(args)
     if args.patch is not None or is_movie(args.train):
         return _movie_samples(args), None
-    samples = Samples.load(args.train, **columns(args))
+    return in_windows(Samples.load(args.train, **columns(args)), args), None
+
+
+def in_windows(samples: Samples, args: argparse.Namespace) -> Samples:
+    """The samples, cut as --window and --stride say."""
     if args.window is not None:
-        return samples.windows(args.window, args.window / 2 if args.stride is None else args.stride), None
+        return samples.windows(args.window, args.window / 2 if args.stride is None else args.stride)
     if args.stride is not None:
         raise CSTError("--stride needs --window, the length of a window")
-    return samples, None
+    return samples
 
 
 def _movie_samples(args: argparse.Namespace) -> Samples | LazyFrames:

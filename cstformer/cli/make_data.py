@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cstformer.cli.common import Parser, add_command, add_group
+from cstformer.cli.common import Parser, add_command, add_group, add_overwrite
 from cstformer.errors import CSTError
 
 _SPIRALS = """\
@@ -71,6 +71,7 @@ def _add_spirals(sets: Any) -> None:
     parser.add_argument(
         "--converged", action="store_true", help="solve to convergence, instead of the published 5 + 1 updates"
     )
+    add_overwrite(parser)
     _add_seed(parser)
 
 
@@ -78,9 +79,12 @@ def run_spirals(args: argparse.Namespace) -> int:
     """Generate spirals."""
     import numpy as np
 
+    from cstformer.data.grids import OURS
     from cstformer.data.samples import Samples
     from cstformer.datasets.spirals import irregular_indices, make_spirals, regular_indices
+    from cstformer.system.targets import check_output
 
+    check_output(args.out, OURS, overwrite=args.overwrite)
     keep = args.observed or args.points
     if not args.noise >= 0:
         raise CSTError(f"--noise {args.noise:g}: must be at least 0")
@@ -160,6 +164,7 @@ def _add_calcium(sets: Any) -> None:
         metavar="X",
         help="largest delay of a frame, as a fraction of the time between two frames (default 0)",
     )
+    add_overwrite(parser)
     add_cluster(parser)
     _add_seed(parser)
 
@@ -169,8 +174,10 @@ def run_calcium(args: argparse.Namespace) -> int:
     from cstformer.datasets.calcium.reading import require
 
     require("dask", "zarr")  # before the simulator imports them, for an error that says what to install
-    from cstformer.datasets.calcium.simulator import CalciumSimulation
+    from cstformer.datasets.calcium.simulator import MARK, CalciumSimulation
+    from cstformer.system.targets import check_output
 
+    check_output(args.out, MARK, overwrite=args.overwrite)
     made = CalciumSimulation(**{name: getattr(args, name) for name in _SIMULATION})
     made.save(args.out, progress=not args.quiet, scheduler=args.scheduler)
     if not args.quiet:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cstformer.cli.common import add_columns, add_command, columns, whole_numbers
+from cstformer.cli.common import add_columns, add_command, add_overwrite, columns, text_format, whole_numbers
 from cstformer.cli.movies import add_movie, movie_options
 from cstformer.errors import CSTError
 
@@ -20,7 +20,7 @@ Predict values or derivatives at any coordinates.
 
 The model reads the observed points of CONTEXT, which may be samples that it
 has never seen, and predicts at the coordinates of QUERY. CONTEXT is read as
-the training file was, with the same covariates; where its times are dates,
+the training file was, with the same columns and covariates; where its times are dates,
 QUERY may give dates, and the answers have them too. A model that was fitted
 with --modes reads a movie and answers with frames."""
 _EXAMPLES = """\
@@ -33,6 +33,8 @@ examples:
     cst predict model rooms.csv --at 2024-05-01T12:00,2024-05-01T18:00 --out answers.csv
   the first derivative
     cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz
+  values and the bounds of 90 % intervals, in the columns NAME_low and NAME_high
+    cst predict model curves.csv --at 0.1,0.25,0.5 --interval 0.9 --out answers.csv
   frames of a movie, also between the recorded ones
     cst predict model movie.tif --at 0,0.5,1 --out frames.tif
   how fast they change, by a model that was fitted with --modes
@@ -61,27 +63,48 @@ def add(commands: Any) -> None:
         "for U.npy and SVT.npy if CONTEXT or MODEL has modes",
     )
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        metavar="LEVEL",
+        help="add bounds that a new observation lies between with this probability, such as 0.9: columns NAME_low and "
+        "NAME_high (npz: lower and upper; movies: two more files, FILE_low and FILE_high)",
+    )
+    parser.add_argument(
+        "--extrapolate",
+        action="store_true",
+        help="answer queries beyond the training domain by more than a tenth of its extent: there the start holds the "
+        "value of the nearest observed point, and the network has learned nothing",
+    )
     add_columns(parser)
+    add_overwrite(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     add_movie(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and write the answers to a file."""
+    from cstformer.data.checks import extrapolation
+    from cstformer.data.grids import OURS
     from cstformer.data.movie_files import is_movie
     from cstformer.models.cst import CST
     from cstformer.models.model_files import MODES
+    from cstformer.system.targets import check_output
     from cstformer.taylor.derivatives import check_multi_index
 
+    check_output(args.out, OURS, (args.model, args.context, args.at, args.times), args.overwrite)
     model = CST.load(args.model)
     d = model.network_.architecture.d
     index = (0,) * d
     if args.derivative:
         index = check_multi_index(whole_numbers(args.derivative, "--derivative"), d)
+        if args.interval is not None:
+            raise CSTError("--interval is for values; for derivatives Python has derivative(..., return_std=True)")
     # A model of frames takes any grid file as a movie; other models read it as samples.
     frames = model.layout_ is not None or (Path(args.model) / MODES).is_dir()
     movie = frames and (is_movie(args.context) or args.context.endswith((".nc", ".zarr")))
-    shape = _predict_movie(model, args, index) if movie else _predict_samples(model, args, index)
+    with extrapolation(args.extrapolate):
+        shape = _predict_movie(model, args, index) if movie else _predict_samples(model, args, index)
     if not args.quiet:
         print(f"wrote {args.out}: {' × '.join(map(str, shape))} values")
     return 0
@@ -92,22 +115,28 @@ def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...])
     from cstformer.data.modes import Modes
     from cstformer.data.movie_files import load_movie
     from cstformer.data.movie_writers import check_target, write_movie
-    from cstformer.models.answers import predict_modes, predict_movie
+    from cstformer.models.answers import BOUNDS, predict_modes, predict_movie
     from cstformer.models.model_files import MODES
 
     modes = Path(args.model) / MODES if model.layout_ is None else None
-    check_target(args.out, args.context, modes)
+    out = Path(args.out)
+    if modes is not None and args.interval is not None and not out.suffix:
+        raise CSTError(f"{out}: bounds are not sums of modes; write them as .npz, .tif or .nwb")
+    targets = [out] if args.interval is None else [out.with_name(out.stem + end + out.suffix) for end in BOUNDS]
+    for target in targets:
+        check_target(target, args.context, modes)
     movie, times = load_movie(args.context, **movie_options(args))
     at = read_times(args.at)
     if modes is not None:
-        frames = predict_modes(model, Modes.load(modes), movie, times, at, index[0])
+        frames = predict_modes(model, Modes.load(modes), movie, times, at, index[0], args.interval)
     else:
-        frames = predict_movie(model, movie, times, at, index)
+        frames = predict_movie(model, movie, times, at, index, args.interval)
         frames = frames if movie.ndim == 4 else frames[..., 0]
     slope = any(index)
     about = f"Frames of a continuous spatiotemporal transformer{f' (derivative {args.derivative})' if slope else ''}."
-    write_movie(args.out, frames, at, args.context, about, modes, slope)
-    return frames.shape
+    for target, part in zip(targets, [frames] if args.interval is None else frames, strict=True):
+        write_movie(target, part, at, args.context, about, modes, slope)
+    return frames.shape[-movie.ndim :]
 
 
 def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
@@ -115,10 +144,11 @@ def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...
     import numpy as np
 
     from cstformer.data.queries import load_queries, table_queries
-    from cstformer.data.samples import Samples
-    from cstformer.models.answers import predict_samples, reading_options
+    from cstformer.data.sample_files import check_target, write_samples
+    from cstformer.models.answers import beside_bounds, predict_intervals, predict_samples, read_context
 
-    context = Samples.load(args.context, **columns(args), **reading_options(model))
+    check_target(args.out)
+    context = read_context(model, args.context, **columns(args))
     inline = _numbers(args.at)
     if inline is None and _is_date(args.at):
         import pandas as pd
@@ -126,14 +156,21 @@ def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...
         dates = pd.DataFrame({context.coord_names[0]: args.at.split(",")})
         coords, exists = table_queries(dates, context, f"--at {args.at}")
     elif inline is None:
-        coords, exists = load_queries(args.at, context)
+        coords, exists = load_queries(args.at, context, text_format(args))
     elif context.d == 1:
         coords = np.broadcast_to(inline[:, None], (len(context), len(inline), 1))  # (N, m, 1)
         exists = np.ones(coords.shape[:2], dtype=bool)
     else:
         raise CSTError(f"--at {args.at}: the context has {context.d} coordinate axes; give a file with coordinates")
-    answer = predict_samples(model, context, coords, exists, index)
-    answer.save(args.out)
+    if args.interval is None:
+        answer = predict_samples(model, context, coords, exists, index)
+        answer.save(args.out)
+        return answer.values.shape
+    answer, lower, upper = predict_intervals(model, context, coords, exists, args.interval)
+    if args.out.lower().endswith(".npz"):
+        write_samples(answer, args.out, lower=lower, upper=upper)
+    else:
+        beside_bounds(answer, lower, upper).save(args.out)
     return answer.values.shape
 
 
@@ -142,7 +179,8 @@ def read_times(text: str) -> np.ndarray:
     import numpy as np
 
     from cstformer.data.arrays import as_floats
-    from cstformer.data.tables import TIME_NAMES, read_table
+    from cstformer.data.table_files import TABLES, file_suffix, read_table
+    from cstformer.data.tables import TIME_NAMES
     from cstformer.system.files import read_npz
 
     path = Path(text)
@@ -156,7 +194,7 @@ def read_times(text: str) -> np.ndarray:
         times = as_floats(f"{key} of {path}", arrays[key])
         # Coordinates (..., 3) of (time, row, column): predict the whole frame at each of their times.
         return times if times.ndim == 1 else np.unique(times.reshape(-1, times.shape[-1])[:, 0])
-    if path.suffix in (".csv", ".tsv", ".parquet"):
+    if file_suffix(path) in TABLES:
         table = read_table(path)
         names = [str(c).split("[")[0].strip().casefold() for c in table.columns]  # "time [s]" → "time"
         column = next((i for i, name in enumerate(names) if name in TIME_NAMES | {"times"}), 0)

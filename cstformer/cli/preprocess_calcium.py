@@ -6,7 +6,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from cstformer.cli.common import add_command, whole_numbers
+from cstformer.cli.common import add_command, add_overwrite, whole_numbers
 from cstformer.cli.make_data import add_cluster
 from cstformer.cli.movies import FORMATS
 from cstformer.errors import CSTError
@@ -83,6 +83,7 @@ def add(commands: Any) -> None:
         "--correction", default="estimator", help="estimator (default), regression, or none, which needs no control"
     )
     steps.add_argument("--components", type=int, default=0, metavar="K", help="also store K principal components")
+    add_overwrite(parser)
     add_cluster(parser)
 
 
@@ -92,8 +93,10 @@ def run(args: argparse.Namespace) -> int:
     from cstformer.datasets.calcium.reading import open_recording, read_stimuli, require
 
     require("dask", "zarr")  # before the next line imports them, for an error that says what to install
-    from cstformer.datasets.calcium.preprocess import Preprocessing, preprocess
+    from cstformer.datasets.calcium.preprocess import MARK, Preprocessing, preprocess
+    from cstformer.system.targets import check_output
 
+    check_output(args.out, MARK, (args.raw, args.times, args.stimuli, args.mask), args.overwrite)
     settings = Preprocessing(
         signal=args.signal,
         control=args.control,

@@ -20,6 +20,8 @@ COMMANDS = [
     [],
     ["fit"],
     ["predict"],
+    ["evaluate"],
+    ["plot"],
     ["data"],
     ["data", "show"],
     ["data", "make"],
@@ -92,7 +94,10 @@ def test_a_full_disk_is_one_line(refused, curves, model, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
-    [(KeyboardInterrupt, 130, "cst: interrupted; completed work is saved"), (BrokenPipeError, 0, "")],
+    [
+        (KeyboardInterrupt, 130, "cst: interrupted; completed work is saved"),
+        (BrokenPipeError, 2, "cst: error: "),  # of a worker process: nothing says that the work is done
+    ],
 )
 def test_interruptions(cst, monkeypatch, raised, code, said):
     def stop(args):

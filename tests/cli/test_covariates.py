@@ -58,10 +58,11 @@ def test_what_is_missing_is_named(cst, refused, files, tmp_path):
     table, model = files
     patients().drop(columns="age").to_csv(tmp_path / "x.csv", index=False)
     ask = ["--at", "1", "--out", tmp_path / "a.csv"]
-    refused(["predict", model, tmp_path / "x.csv", *ask], "unknown column in covariates= 'age'")
+    refused(["predict", model, tmp_path / "x.csv", *ask], "unknown column 'age'")
     fit = ["fit", table, "--out", tmp_path / "m", "--values", "pulse"]
     refused([*fit, "--calendar", "hours"], "'hours'; did you mean 'hour'?")
-    refused([*fit[:-2], "--covariates", "pulse"], "is no number; correct it, leave the column out", "covariates=")
+    words = "in --covariates; else leave it out by --values"
+    refused([*fit[:-2], "--covariates", "pulse"], "column 'site' holds text, such as", words)
     refused([*fit[:-1], "age", "--covariates", "pulse"], "'pulse' changes within sample 'p0'")
 
 

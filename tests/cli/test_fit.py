@@ -64,8 +64,8 @@ def test_an_empty_config_is_fine(cst, curves, tmp_path):
     ("options", "words"),
     [
         (["--width", "wide"], "--width wide: expected int"),
-        (["--width", "30"], "width=30 is not a multiple of heads=4"),
-        (["--mu", "-1"], "mu=-1.0: must be at least 0"),
+        (["--width", "30"], "--width 30 is not a multiple of --heads 4"),
+        (["--mu", "-1"], "--mu -1.0: must be at least 0"),
         (["--mu", "atuo"], "unknown value of mu 'atuo'; did you mean 'auto'?"),
         (["--root", "maybe"], "--root maybe: give true or false"),
         (["--preset", "papr"], "unknown preset 'papr'; did you mean 'paper'?"),
@@ -74,8 +74,8 @@ def test_an_empty_config_is_fine(cst, curves, tmp_path):
         (["--window", "0"], "length must be a positive number"),
         (["--window", "two"], "argument --window: invalid float value: 'two'"),
         (["--patch", "4,4"], "unknown kind of movie file '.csv'"),
-        (["--coords", "tt"], "unknown column in coords= 'tt'"),
-        (["--device", "abacus"], "device='abacus' cannot be used here"),
+        (["--coords", "tt"], "unknown column 'tt'"),
+        (["--device", "abacus"], "--device abacus cannot be used here"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
@@ -88,7 +88,7 @@ def test_bad_options(refused, curves, tmp_path, options, words):
     ("text", "words"),
     [
         ("learning_rat: 1", "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
-        ("width: [3]", "width=[3]: expected int"),
+        ("width: [3]", "--width [3]: expected int"),
         ("- 1\n- 2", "write one 'setting: value' per line"),
         ("width: {", "cannot read --config"),
     ],
@@ -101,7 +101,7 @@ def test_bad_configs(refused, curves, tmp_path, text, words):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("one.npz", {"coords": [[0.0, 1.0]], "values": [[1.0, np.nan]]}, "samples [0] have fewer than two observed"),
+        ("one.npz", {"coords": [[0.0, 1.0]], "values": [[1.0, np.nan]]}, "all samples have fewer than two observed"),
         ("keys.npz", {"coords": [[0.0, 1.0]], "value": [[1.0, 2.0]]}, "must have the keys coords and values"),
         ("words.csv", "t,u\n0,1\n1,many\n", "column 'u' has 'many' in row 2"),
         ("nothing.csv", "", "cannot read"),
@@ -192,9 +192,11 @@ def test_a_capped_fit_says_so_and_continues_with_more_time(cst, curves, tmp_path
     loss = SobolevObjective.loss
     with monkeypatch.context() as patch:
         patch.setattr(SobolevObjective, "loss", lambda *a: (time.sleep(0.3), loss(*a))[1])
-        code, out, _ = cst(*fit, "--max-minutes", "0.01")
+        code, out, err = cst(*fit, "--max-minutes", "0.01")
     assert code == 0
     assert "max_minutes=0.01 reached, best weights kept; allow more time for the full schedule" in out
+    assert "reached" not in err  # told once
+    assert f"{tmp_path / 'm'}.training keeps the state of the training" in out and "larger --max-minutes" in out
     first = CST.load(tmp_path / "m").report_
     assert first.ended == "cap"
     assert first.steps < 6

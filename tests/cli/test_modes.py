@@ -58,6 +58,20 @@ def test_components_in_and_out(cst, file, tmp_path):
     assert np.load(tmp_path / "o0" / "SVT.npy").shape == (2, len(times))
 
 
+def test_intervals_are_two_more_movies(cst, refused, file, tmp_path):
+    ask = ["predict", tmp_path / "m", file, "--at", "5.2,20.2", "--quiet", "--interval", "0.8", "--out"]
+    with patched_kernel():
+        fit = ["fit", file, "--out", tmp_path / "m", "--modes", "2", "--window", "8", *SMOKE, "--validation", "0.3"]
+        assert cst(*fit)[0] == 0
+    assert cst(*ask, tmp_path / "o.npz") == (0, "", "")
+    values, low, high = (load_movie(tmp_path / f"o{end}.npz")[0] for end in ("", "_low", "_high"))
+    assert values.shape == (2, 9, 9) and np.isnan(low[:, 0, 0]).all()
+    moves = np.abs(MAPS).sum(0) > 0.1  # the other pixels are constant
+    assert ((low < values) & (values < high))[:, moves].all()
+    refused([*ask, tmp_path / "folder"], "bounds are not sums of modes")
+    refused([*ask[:-2], "0.99", "--out", tmp_path / "p.npz"], "needs 99 held-out windows")
+
+
 def test_the_number_of_modes_is_told(cst, file, tmp_path):
     with patched_kernel():
         code, out, _ = cst("fit", file, "--out", tmp_path / "m", "--modes", "1", *SMOKE[:-1])

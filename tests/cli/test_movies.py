@@ -57,7 +57,19 @@ def test_answers_in_the_files_of_the_field(cst, refused, tmp_path, kind, out):
         U = np.load(path / "U.npy").reshape(20, 3)
         expected = (U @ np.linalg.pinv(U) @ expected.reshape(11, 20).T).T.reshape(11, 5, 4)
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
-    refused([*ask, path], "the frames come from")
+    refused([*ask, path], "would change the input")
+
+
+def test_intervals_are_two_more_movies(cst, tmp_path):
+    frames = np.random.default_rng(0).normal(size=(80, 5, 4))
+    np.savez(tmp_path / "movie.npz", values=frames, times=np.arange(80.0))
+    training = ("--patch", "5,4", "--window", "4", "--stride", "4", "--preset", "smoke", "--steps", "2", "--quiet")
+    assert cst("fit", tmp_path / "movie.npz", "--out", tmp_path / "m", *training, "--validation", "0.3")[0] == 0
+    ask = ["predict", tmp_path / "m", tmp_path / "movie.npz", "--at", "5.5,9", "--interval", "0.8", "--out"]
+    code, out, err = cst(*ask, tmp_path / "o.npz")
+    assert (code, err) == (0, "") and out.endswith("2 × 5 × 4 values\n")
+    low, middle, high = (load_movie(tmp_path / f"o{end}.npz")[0] for end in ("_low", "", "_high"))
+    assert middle.shape == (2, 5, 4) and (low < middle).all() and (middle < high).all()
 
 
 @pytest.mark.parametrize("kind", ["dat", "hyperstack"])

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from small_models import blob, wave_model
 
-from cstformer import CSTError, Samples
+from cstformer import CST, CSTError, Samples
 from cstformer.cli.predict import read_times
 
 
@@ -38,7 +38,8 @@ def test_queries_of_a_table_pick_their_samples(cst, curves, model, tmp_path):
 
 @pytest.mark.parametrize("at", ["3.5", "-1e-3,2.5"])
 def test_numbers_are_not_taken_for_files(cst, curves, model, tmp_path, at):
-    code, _, err = cst("predict", model, curves, f"--at={at}", "--out", tmp_path / "o.npz", "--quiet")
+    options = ["--out", tmp_path / "o.npz", "--quiet", "--extrapolate"]
+    code, _, err = cst("predict", model, curves, f"--at={at}", *options)
     assert code == 0
     assert ("outside the training domain" in err) == at.startswith("-")
     assert Samples.load(tmp_path / "o.npz").n == len(at.split(","))
@@ -52,8 +53,40 @@ def test_derivatives(cst, curves, model, tmp_path):
     assert np.allclose(answer.values, wave_model().derivative(Samples.load(curves), [3.0, 4.0], (2,)), atol=1e-6)
 
 
-def test_a_warning_is_one_line(cst, curves, model, tmp_path):
-    code, _, err = cst("predict", model, curves, "--at", "9", "--out", tmp_path / "o.npz", "--quiet")
+@pytest.fixture
+def bounded(tmp_path):
+    """A model with enough held-out samples for intervals of 80 %, and its context."""
+    rng, t = np.random.default_rng(0), np.linspace(0, 1, 7)
+    phases = rng.uniform(size=(2, 30, 1))
+    y = np.sin(2 * np.pi * (t + phases)) + 0.1 * rng.normal(size=(2, 30, 7))
+    samples = Samples(t, np.moveaxis(y, 0, -1), value_names=["u", "v"], units={"u": "mV"})
+    CST.preset("smoke", steps=5, validation=0.2).fit(samples).save(tmp_path / "bounded")
+    samples[:2].save(tmp_path / "context.npz")
+    return tmp_path / "bounded", tmp_path / "context.npz"
+
+
+def test_intervals(cst, refused, bounded, tmp_path):
+    ask = ["predict", *bounded, "--at", "0.2,0.7", "--interval", "0.8", "--quiet", "--out"]
+    low, high = CST.load(bounded[0]).interval(Samples.load(bounded[1]), [0.2, 0.7], 0.8)
+    assert cst(*ask, tmp_path / "o.csv") == (0, "", "")
+    table = pd.read_csv(tmp_path / "o.csv")
+    assert list(table.columns)[2:] == ["u [mV]", "u_low [mV]", "u_high [mV]", "v", "v_low", "v_high"]
+    assert table[["u_low [mV]", "v_high"]].to_numpy() == pytest.approx(
+        np.stack([low[..., 0], high[..., 1]], -1).reshape(4, 2)
+    )
+    assert cst(*ask, tmp_path / "o.npz") == (0, "", "")
+    arrays = np.load(tmp_path / "o.npz")
+    assert arrays["lower"] == pytest.approx(low) and arrays["upper"] == pytest.approx(high)
+    assert Samples.load(tmp_path / "o.npz").value_names == ("u", "v")  # bounds are no values
+    refused([*ask, tmp_path / "o.csv", "--derivative", "1"], "--interval is for values")
+    refused([*ask[:-3], "0.9", "--out", tmp_path / "p.csv"], "needs 9 held-out samples", "calibrate")
+
+
+def test_a_forecast_needs_extrapolate(cst, refused, curves, model, tmp_path):
+    ask = ["predict", model, curves, "--at", "9", "--out", tmp_path / "o.npz", "--quiet"]
+    refused(ask, "outside the training domain by up to 1", "; --extrapolate answers them", "the start holds the value")
+    assert not (tmp_path / "o.npz").exists()
+    code, _, err = cst(*ask, "--extrapolate")
     assert code == 0
     assert len(err.splitlines()) == 1
     assert err.startswith("cst: warning: coordinates lie outside the training domain by up to 1")
