@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Small models gain nothing from many threads; parallel work is done by processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-long docs bench clean
+.PHONY: setup demo test test-long gallery docs bench clean
 
 setup: .venv/.ready
 
@@ -27,7 +27,10 @@ test: setup
 test-long: setup
 	$(BIN)/python -m pytest -m long -v -rP
 
-docs: setup
+gallery: setup
+	$(BIN)/python docs/run_gallery.py
+
+docs: setup gallery
 	$(BIN)/mkdocs build --strict
 	@echo "Open site/index.html in a browser."
 

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: tables of settings, help of the commands, equations as MathML, pages of the root folder."""
+"""Hooks of MkDocs: charts, tables of settings, help of the commands, equations as MathML, pages of the root folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from charts import MARKER, replace_markers
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
@@ -27,6 +28,13 @@ def on_files(files, config):
     """Add the pages that are in the root folder of the repository."""
     for name, page in ROOT_PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+    results = (ROOT / "RESULTS.md").read_text()
+    for page in [file for file in files.documentation_pages() if MARKER.search(file.content_string)]:
+        text, images = replace_markers(page.content_string, results)
+        files.remove(page)
+        files.append(File.generated(config, page.src_uri, content=text))
+        for path, content in images.items():
+            files.append(File.generated(config, path, content=content))
     return files
 
 

@@ -56,7 +56,7 @@ def test_a_setting(monkeypatch, capsys, tmp_path):
     curve = tmp_path / "curve.csv"
     curve.write_text("t,y\n0,1\n1,2\n")
     assert cli.main(["fit", str(curve), "--out", str(tmp_path / "model"), "--temperature", "0"]) == 2
-    assert "temperature=0.0: must be at least 0.1" in capsys.readouterr().err
+    assert "--temperature 0.0: must be at least 0.1" in capsys.readouterr().err
 
 
 def test_a_start(monkeypatch):

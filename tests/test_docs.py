@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import os
+import posixpath
 import re
 import shlex
 import subprocess
@@ -13,6 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import matplotlib
 import numpy as np
 import pytest
 import scipy.io
@@ -28,6 +31,7 @@ from cstformer.models import fitting
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 STEPS = 1  # of every training in an example
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -75,7 +79,7 @@ def site(tmp_path_factory):
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    return {path.relative_to(out).as_posix(): Page(path) for path in out.glob("*.html")}, out
+    return {path.relative_to(out).as_posix(): Page(path) for path in out.rglob("*.html")}, out
 
 
 def test_links_and_images_lead_somewhere(site):
@@ -88,7 +92,9 @@ def test_links_and_images_lead_somewhere(site):
             parts = urlsplit(link)
             if parts.scheme in ("http", "https", "mailto"):
                 continue
-            target = unquote(parts.path) or name
+            target = (
+                posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(parts.path))) if parts.path else name
+            )
             assert (out / target).exists(), f"{name} links to {link}"
             if parts.fragment and target in pages:
                 assert unquote(parts.fragment) in pages[target].ids, f"{name} links to {link}"
@@ -106,6 +112,7 @@ def test_every_page_is_in_the_navigation(site):
     pages, _ = site
     listed = set(pages["index.html"].links)
     assert {path.with_suffix(".html").name for path in (ROOT / "docs").glob("*.md")} - {"index.html"} <= listed
+    assert {f"gallery/{script.stem}.html" for script in GALLERY} <= listed
     assert {"results.html", "contributing.html", "changelog.html"} <= listed
 
 
@@ -118,9 +125,32 @@ def test_what_is_generated_is_there(site):
     for command in ("cst fit", "cst predict", "cst data make spirals", "cst data preprocess-calcium", "cst run"):
         assert f"usage: {command}" in help_text
     assert {f"cstformer.{name}" for name in cst.__all__} <= pages["api.html"].ids
+    methods = {name for name in dir(cst.CST) if inspect.isfunction(getattr(cst.CST, name)) and name[0] != "_"}
+    # Of scikit-learn, of the settings, and of rivals.
+    others = {name for name in methods if name.endswith(("_request", "_routing"))} | {"get_params", "settings"}
+    others |= {"resolved", "latent"}
+    assert {f"cstformer.CST.{name}" for name in methods - others} <= pages["api.html"].ids
+    assert not [name for name in pages["api.html"].ids if re.search(r"\._[a-z]", name or "")], "private names"
     tex = (ROOT / "docs" / "how_it_works.md").read_text()
     assert pages["how_it_works.html"].equations == len(re.findall(r"\$\$.*?\$\$|\$[^$]+\$", tex, re.DOTALL))
     assert "arithmatex" not in (out / "how_it_works.html").read_text()
+
+
+def test_charts_show_the_numbers_of_the_results(site):
+    pages, out = site
+    for name in ("spirals", "navier_stokes", "video", "attention", "cost"):
+        charts = [link for link in pages[f"{name}.html"].links if link.startswith("figures/chart-")]
+        assert len(charts) == 1 and (out / charts[0]).stat().st_size > 5000, name
+
+
+def test_a_chart_reads_its_table():
+    spec = importlib.util.spec_from_file_location("charts", ROOT / "docs" / "charts.py")
+    charts = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(charts)
+    rows = "| CST | **(2.0 ± 1.5)e-4** |\n| LSTM | 1,200 ± 30 |\n| no | – |\n"
+    text = f"## a\n\n**b (n = 2)**\n\n| model | x |\n|---|---|\n{rows}"
+    assert charts.read_column(text, "a", "b", "x") == {"CST": (2e-4, 1.5e-4), "LSTM": (1200.0, 30.0)}
+    assert charts.replace_markers("<!-- chart: a | c | x -->", text) == ("", {})
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
@@ -237,3 +267,26 @@ def test_examples_run(page, tmp_path, monkeypatch, short_training):
 
 def test_examples_are_there():
     assert {"README.md", "getting_started.md", "data.md"} <= {page.name for page in EXAMPLES}
+
+
+# --- The gallery ---
+
+
+@pytest.mark.filterwarnings("ignore::cstformer.CSTWarning")  # of models that were trained for a step
+@pytest.mark.parametrize("script", GALLERY, ids=lambda script: script.stem)
+def test_the_gallery_runs(script, tmp_path, monkeypatch, short_training):
+    if script.stem == "cortex":
+        pytest.importorskip("tifffile")
+    monkeypatch.chdir(tmp_path)
+    with matplotlib.rc_context():
+        exec(compile(script.read_text(), script.name, "exec"), {"__name__": script.stem})
+    assert (tmp_path / "picture.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("script", GALLERY, ids=lambda script: script.stem)
+def test_pages_of_the_gallery_show_their_scripts(script):
+    page = script.with_suffix(".md").read_text()
+    code = script.read_text().split('"""', 2)[2].lstrip()
+    assert f"```python\n{code}```" in page, "run `make gallery`"
+    assert f"]({script.stem}.png)" in page and script.with_suffix(".png").stat().st_size < 60_000
+    assert script.stem in (ROOT / "docs" / "gallery.md").read_text()
