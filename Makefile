@@ -25,7 +25,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 -m "not long"
 
 test-long: setup
-	$(BIN)/python -m pytest -m long -v -rP
+	$(BIN)/python -m pytest -m long -v -rP --timeout 0
 
 gallery: setup
 	$(BIN)/python docs/run_gallery.py

@@ -76,7 +76,8 @@ class LazyFrames:
         self.layout = PatchLayout((shape[1], shape[2]), patch, channels)
         self.starts = window_starts(shape[0], window, stride)
         # A window as samples; and what the library unpacks to read any part of a stored chunk.
-        check_size(1, window * math.prod(self.layout.grid), 3, self.layout.c)
+        with readable(path, "a movie"):
+            check_size(1, window * math.prod(self.layout.grid), 3, self.layout.c)
         stored = getattr(self._frames, "chunks", None) or (1,)
         check_bytes(path, math.prod(stored) * np.dtype(self._frames.dtype).itemsize)
         # A block is made of the windows that start in a run of whole chunks of the file.

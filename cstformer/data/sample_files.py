@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cstformer.data.samples import Samples
 
 SUFFIXES = (".npz", *TABLES, ".nc", ".zarr")
+WRITTEN = tuple(suffix for suffix in SUFFIXES if suffix != ".xlsx")
 BOUNDS = ("lower", "upper")
 """Keys of an npz for the intervals of answers, which `Samples` does not read."""
 _META = ("coord_names", "value_names", "sample_ids", "units", "origin", "layout", *KNOWN)
@@ -76,8 +77,8 @@ def read_samples(
 def write_samples(samples: Samples, path: str | os.PathLike[str], **bounds: np.ndarray) -> None:
     """Write `samples` atomically; see `Samples.save`. An npz also holds ``bounds``: arrays of `BOUNDS`."""
     suffix = samples_suffix(path)
-    if suffix == ".xlsx":
-        raise CSTError(f"{path}: Excel files are only read; write .csv or another of {', '.join(SUFFIXES)}")
+    if suffix not in WRITTEN:
+        raise CSTError(f"{path}: Excel files are only read; write one of {', '.join(WRITTEN)}")
     if suffix in TABLES and _lost_in_tables(samples):
         warnings.warn(
             f"{path}: a table keeps neither the origin of windows nor the patch layout nor the calendar; .npz, .nc, "

@@ -11,7 +11,7 @@ from processes import FORKS, run_cst, starved
 from small_models import waves
 
 from cstformer import CST, Samples
-from cstformer.data.sample_files import SUFFIXES
+from cstformer.data.sample_files import WRITTEN
 
 FIT = ("--preset", "smoke", "--steps", "3", "--quiet")
 
@@ -59,7 +59,7 @@ def refused(log: Path, *words: str) -> None:
         assert word in lines[0]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", WRITTEN)
 def test_a_full_disk_keeps_the_old_file(small_disk, suffix):
     path = small_disk / f"a{suffix}"
     waves(2, 3).save(path)
@@ -125,7 +125,7 @@ def test_preprocessing_that_fills_the_disk_leaves_nothing(small_disk, tmp_path):
 
 def test_read_only_output(sealed_disk, tmp_path):
     curves = sealed_disk / "old.npz"
-    for suffix in SUFFIXES:
+    for suffix in WRITTEN:
         outcome, why, _ = starved(2**34, save_large, sealed_disk / f"a{suffix}")
         assert outcome == "CSTError", why
         assert f"cannot write {sealed_disk / f'a{suffix}'}: " in why

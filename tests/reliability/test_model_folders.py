@@ -66,6 +66,7 @@ def test_the_umask_decides_who_may_read_a_model(tmp_path, umask):
 
 
 def _load_as_nobody(folder, pipe):
+    CST.load(folder)  # what it imports may lie in a folder that only root can read
     os.setegid(NOBODY)
     os.seteuid(NOBODY)
     for read in (CST.load, lambda f: read_tensors(f / WEIGHTS)):
@@ -85,6 +86,7 @@ def test_files_of_another_user_are_there_but_may_not_be_read(tmp_path):
     here, there = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=_load_as_nobody, args=(tmp_path / "model", there))
     process.start()
+    there.close()  # a worker that dies is then the end of the file, not a wait for ever
     told = [here.recv(), here.recv()]
     process.join()
     for name, message in zip((DESCRIPTION, WEIGHTS), told, strict=True):
