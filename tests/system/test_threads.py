@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cstformer.system.threads import LARGE, cores, thread_limit
+from cstformer.system.threads import LARGE, cores, flushes_denormals, thread_limit
 
 
 @pytest.fixture
@@ -26,3 +26,17 @@ def test_threads_inside_and_after(two_threads, threads, parameters, inside):
 
 def test_cores():
     assert cores() >= 1
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush denormal numbers")
+@pytest.mark.parametrize("before", [False, True])
+def test_denormal_numbers_are_zero_inside_and_as_before_after(before):
+    tiny = torch.tensor([1e-38])
+    torch.set_flush_denormal(before)
+    try:
+        with thread_limit(1, 10):
+            assert float(tiny / 1000) == 0
+        assert flushes_denormals() == before
+        assert (float(tiny / 1000) == 0) == before
+    finally:
+        torch.set_flush_denormal(False)
