@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cstformer.starts.gaussian_process import Coords, Exists, Kernel, Values, masked_cholesky
+from cstformer.taylor.recurrences import exponential
 
 MIN_NOISE = 1e-4  # lower bound of σ, in standard deviations of the values: below, K + σ²I is singular to rounding
 # Fitting costs O(n³) per sample and step of the optimiser. These caps keep it to seconds:
@@ -204,10 +205,10 @@ def _log_likelihood(
 def correlation(square: Float[Tensor, "B n n"], smoothness: float | None) -> Float[Tensor, "B n n"]:
     """ρ(r) from r², see `gaussian_process`."""
     if smoothness is None:
-        return torch.exp(-0.5 * square)
+        return exponential(-0.5 * square)
     s = (2 * smoothness * square.clamp_min(1e-24)).sqrt()  # the bound keeps the gradient of the root finite at r = 0
     polynomial = {0.5: torch.ones_like, 1.5: lambda s: 1 + s, 2.5: lambda s: 1 + s + s.square() / 3}[smoothness]
-    return polynomial(s) * torch.exp(-s)
+    return polynomial(s) * exponential(-s)
 
 
 def _maximise(

@@ -25,8 +25,8 @@ def thread_limit(threads: int | str, parameters: int) -> Iterator[None]:
     """Run the block on this many threads; ``auto`` is one for a small network, torch's own number for a large one.
 
     The choice depends on the size of the network, not on the current load, so that results reproduce. torch's own
-    number follows OMP_NUM_THREADS and `torch.set_num_threads`. Within the block, denormal numbers are zero where the CPU
-    can do that. On ETTh1 a training step then takes 0.73 to 0.87 of the time, with the same digits.
+    number follows OMP_NUM_THREADS and `torch.set_num_threads`. Within the block, denormal numbers are zero where the
+    CPU can do that. On ETTh1 a training then takes 0.73 to 0.87 of the time, with the same digits.
 
     >>> with thread_limit("auto", parameters=1000):
     ...     torch.get_num_threads()

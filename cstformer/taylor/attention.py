@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from cstformer.taylor.recurrences import Split
+from cstformer.taylor.recurrences import LOG2_E, Split
 from cstformer.taylor.series import Series
 
 # Sizes set speed and memory only.
@@ -135,7 +135,7 @@ def _weights(q: Parts, k: Parts, exists: Bool[Tensor, "B n"] | None, top: int) -
     largest = first.amax(-1, keepdim=True)
     if exists is not None:
         largest = largest.masked_fill(largest.isneginf(), 0)
-    out = [first.sub_(largest).exp_()]
+    out = [first.sub_(largest).mul_(LOG2_E).exp2_()]  # as `recurrences.exponential`
     for j in range(1, top + 1):  # j·E_j = Σ_i i·L_i·E_{j−i}, as in `recurrences.exp`, in one buffer
         last = min(j, len(logits) - 1)
         if last == 0:  # the logits are constant

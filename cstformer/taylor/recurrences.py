@@ -83,9 +83,24 @@ def compose(x: Orders, derivatives: Sequence[Tensor]) -> list[Tensor]:
     return out
 
 
+LOG2_E = math.log2(math.e)
+
+
+def exponential(x: Tensor) -> Tensor:
+    """e^x as 2^(x log₂ e).
+
+    Where e^x is too small for a normal number, `torch.exp` takes 40 to 150 times as long on a CPU, `torch.exp2` does
+    not. Attention to far places and covariances of distant points are full of such numbers.
+
+    >>> [round(y, 6) for y in exponential(torch.tensor([-math.inf, -200.0, 0.0, 1.0])).tolist()]
+    [0.0, 0.0, 1.0, 2.718282]
+    """
+    return torch.exp2(x * LOG2_E)
+
+
 def exp(x: Orders) -> list[Tensor]:
     """Exponential, from y' = x'·y: j·y_j = Σ_{i=1..j} i·x_i·y_{j−i}."""
-    out = [x[0].exp()]
+    out = [exponential(x[0])]
     for j in range(1, len(x)):
         out.append(add((i / j) * x[i] * out[j - i] for i in range(1, j + 1)))
     return out
@@ -128,7 +143,7 @@ def gelu_derivatives(x: Tensor, order: int) -> list[Tensor]:
     By Leibniz g⁽ᵐ⁾ = x·Φ⁽ᵐ⁾ + m·Φ⁽ᵐ⁻¹⁾. Φ' is the normal density φ, and φ⁽ᵐ⁾ = (−1)ᵐ He_m φ with the probabilists'
     Hermite polynomials He_m = x·He_{m−1} − (m − 1)·He_{m−2}.
     """
-    density = torch.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    density = exponential(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
     cdf = [0.5 + 0.5 * torch.erf(x * math.sqrt(0.5)), density]  # cdf[m] is Φ⁽ᵐ⁾
     hermite = [torch.ones_like(x), x]
     for m in range(2, order + 1):

@@ -149,7 +149,7 @@ def compose(x: Series, derivatives: Sequence[Tensor]) -> Series:
 def exp(x: Series) -> Series:
     """Exponential."""
     if x.order == 0:
-        return x.map(torch.exp)
+        return x.map(recurrences.exponential)
     return x.map(lambda c: kernels.exp(c, x.order, x.directions))
 
 
