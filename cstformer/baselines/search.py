@@ -54,7 +54,7 @@ class Search:
 
 
 def search_learning_rate(
-    model: M, samples: Samples, factors: Sequence[float] = FACTORS, share: float = 0.1
+    model: M, samples: Samples, factors: Sequence[float] = FACTORS, share: float = 0.1, **options: Any
 ) -> tuple[M, Search]:
     """Find the best of ``factors`` times the model's learning rate.
 
@@ -67,6 +67,8 @@ def search_learning_rate(
     factors : sequence of positive floats
     share : float
         Part of the model's ``steps`` and ``max_minutes`` that each trial gets.
+    options
+        Further arguments of ``model.fit``, such as ``given``.
 
     Returns
     -------
@@ -92,7 +94,7 @@ def search_learning_rate(
         rate = factor * settings["learning_rate"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CSTWarning)  # the time limit, or a loss that was not finite: handled below
-            report = type(model)(**settings | short | {"learning_rate": rate}).fit(samples).report_
+            report = type(model)(**settings | short | {"learning_rate": rate}).fit(samples, **options).report_
         if report.ended == "interrupted":
             raise KeyboardInterrupt
         score = math.inf if report.ended == "not finite" else report.best_score

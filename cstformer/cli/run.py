@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_one(args: argparse.Namespace, out: Path, markdown: Path | None) -> int:
     from cstformer.experiments.base import run_experiment
     from cstformer.experiments.registry import load_experiment
-    from cstformer.report.tables import write_results_md
+    from cstformer.report.results_page import write_results_md
     from cstformer.training.settings import check_settings
 
     models = None if args.models is None else args.models.split(",")

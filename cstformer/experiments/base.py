@@ -13,7 +13,7 @@ import re
 import shlex
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,16 +38,21 @@ from cstformer.system.versions import versions
 
 @dataclass(frozen=True)
 class Cell:
-    """One model in one condition, with the number that the paper reports for it."""
+    """One model in one condition, with the number that the paper reports for it.
+
+    ``repeat`` numbers the trainings of the same model: the seed of each is that of the run plus this number.
+    """
 
     model: str
     condition: str
     paper: float | None = None
+    repeat: int = 0
 
     @property
     def slug(self) -> str:
         """Name of the cell's folder."""
-        return re.sub(r"[^a-z0-9.]+", "-", f"{self.model}--{self.condition}".lower()).strip("-")
+        again = f"--repeat-{self.repeat}" if self.repeat else ""
+        return re.sub(r"[^a-z0-9.]+", "-", f"{self.model}--{self.condition}{again}".lower()).strip("-")
 
 
 @dataclass
@@ -60,6 +65,12 @@ class CellResult:
     train_seconds: float
     facts: dict[str, Any]
     """Anything else that the table, the notes or the figures need, as JSON."""
+    others: tuple[CellResult, ...] = ()
+    """Results of the same cell with other seeds."""
+
+    def over_seeds(self, measure: Callable[[dict[str, np.ndarray]], np.ndarray]) -> np.ndarray:
+        """Stack what ``measure`` makes of the arrays of each seed: (seeds, samples) for `metrics.summary`."""
+        return np.stack([measure(one.arrays) for one in (self, *self.others)])
 
 
 class Experiment(ABC):
@@ -81,6 +92,10 @@ class Experiment(ABC):
         """Every cell that ``--models`` can choose from; ``--models all`` takes them all."""
         return self.cells(config)
 
+    def repeats(self, cell: Cell, config: Any) -> int:
+        """How often a cell is computed, each time with another seed; rows that nothing random enters need one."""
+        return 1
+
     def row_name(self, name: str) -> str:
         """Name in the table of the row that ``--models`` calls ``name``, e.g. by its key in `BASELINES`."""
         return name
@@ -90,11 +105,18 @@ class Experiment(ABC):
 
     @abstractmethod
     def compute(self, cell: Cell, config: Any, seed: int, folder: Path, progress: bool) -> CellResult:
-        """Train the model, if it has to be trained, and predict; ``folder`` holds the model and its resume state."""
+        """Train the model, if it has to be trained, and predict; ``folder`` holds the model and its resume state.
+
+        ``seed`` is that of the run, which makes the data; models take ``seed + cell.repeat``.
+        """
 
     @abstractmethod
     def gather(self, config: Any, seed: int, results: dict[Cell, CellResult], out: Path) -> dict[str, Any]:
-        """Make ``table``, ``tests``, ``figures`` and ``notes`` of `result.json`; draw the figures into ``out``."""
+        """Make ``table``, ``tests``, ``figures`` and ``notes`` of `result.json`; draw the figures into ``out``.
+
+        ``results`` has the first seed of each cell, with the `others` in it. ``main``, optional, lists the comparisons
+        of the first page of all results, see `report.overview`.
+        """
 
     def context(self, condition: str, config: Any, seed: int, out: Path) -> Samples | None:
         """Test samples of a condition of the run in ``out``, for the explorer; None if there are none."""
@@ -130,7 +152,8 @@ def run_experiment(
     if preset not in experiment.presets:
         raise unknown("preset", preset, experiment.presets)
     config = experiment.presets[preset]
-    cells = _chosen(experiment, config, models)
+    chosen = _chosen(experiment, config, models)
+    cells = _repeated(experiment, config, chosen)
     _check_extras(experiment, cells)
     _claim(
         out,
@@ -152,7 +175,7 @@ def run_experiment(
     else:
         for cell in missing:
             _compute(experiment, config, seed, out, not quiet, cell)
-    results = {cell: found for cell in cells if (found := _read(out, cell)) is not None}
+    results = {cell: merged([_read(out, each) for each in cells if same(each, cell)]) for cell in chosen}
     seconds = time.monotonic() - started
     gathered = experiment.gather(config, seed, results, out)
     result = {
@@ -162,7 +185,7 @@ def run_experiment(
         "settings": jsonable(asdict(config)),
         "versions": versions(),
         "machine": machine(),
-        "seconds": round(sum(r.facts["seconds"] for r in results.values()), 1),
+        "seconds": round(sum(one.facts["seconds"] for r in results.values() for one in (r, *r.others)), 1),
         "wall_seconds": round(seconds, 1),
         "command": _command(experiment.name, preset, seed, models),
         **gathered,
@@ -174,15 +197,30 @@ def run_experiment(
 
 
 def table_row(cell: Cell, result: CellResult, metrics: dict[str, dict[str, float | int]]) -> dict[str, Any]:
-    """One row of the ``table`` of `result.json`."""
-    return {
+    """One row of the ``table`` of `result.json`; time, steps and epochs are means over the seeds."""
+    runs = (result, *result.others)
+    row = {
         "model": cell.model,
         "condition": cell.condition,
         "metrics": metrics,
         "parameters": result.parameters,
-        "train_seconds": round(result.train_seconds, 1),
+        "train_seconds": round(float(np.mean([r.train_seconds for r in runs])), 1),
         "paper": cell.paper,
     }
+    known = [name for name in ("steps", "epochs") if name in result.facts]
+    row |= {name: round(float(np.mean([r.facts[name] for r in runs])), 2) for name in known}
+    return row if "epochs" not in known else row | {"converged": all(r.facts["converged"] for r in runs)}
+
+
+def merged(results: Sequence[CellResult | None]) -> CellResult:
+    """Results of the seeds of one cell as one, with the arrays of the first."""
+    first, *others = [result for result in results if result is not None]
+    return replace(first, others=tuple(others))
+
+
+def same(one: Cell, other: Cell) -> bool:
+    """Whether two cells differ in their seed at most."""
+    return (one.model, one.condition) == (other.model, other.condition)
 
 
 def machine() -> str:
@@ -211,6 +249,12 @@ def _chosen(experiment: Experiment, config: Any, models: Sequence[str] | None) -
         if name not in known:
             raise unknown("model", name, known)
     return [cell for cell in cells if cell.model in names]
+
+
+def _repeated(experiment: Experiment, config: Any, cells: Sequence[Cell]) -> list[Cell]:
+    """Every cell with each of its seeds; first seeds come first, so that an interrupted run has all rows early."""
+    found = [replace(cell, repeat=k) for cell in cells for k in range(experiment.repeats(cell, config))]
+    return sorted(found, key=lambda cell: cell.repeat)
 
 
 def _check_extras(experiment: Experiment, cells: Sequence[Cell]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,30 +111,66 @@ def paired_test(first: Float[np.ndarray, n], second: Float[np.ndarray, n]) -> Pa
     return PairedTest(float(result.statistic), float(result.pvalue), effect, len(difference))
 
 
+FEWEST = 10  # samples of a test: with fewer, hardly any difference could survive the correction
+
+
 def paired_tests(
     errors: Mapping[tuple[str, str], np.ndarray], pairs: Iterable[tuple[str, str, str]]
 ) -> list[dict[str, Any]]:
-    """The ``tests`` of `result.json`: one `paired_test` for each pair of rows in a condition.
+    """The ``tests`` of `result.json`: one `paired_test` for each question, corrected within a condition.
+
+    ``p_value`` is the P of Holm (1979) over all questions of the same condition, ``p_single`` that of the test alone.
+    Conditions with fewer than `FEWEST` samples are not tested.
 
     Parameters
     ----------
-    errors : by row and condition; rows of a condition have errors of the same samples
+    errors : by row and condition, (samples,) or (seeds, samples), of which the mean over the seeds is compared; rows of
+        a condition have errors of the same samples
     pairs : (first row, second row, condition); pairs with a missing row are left out
 
     Examples
     --------
-    >>> errors = {("CST", "clean"): np.array([1.0, 2.0]), ("linear", "clean"): np.array([3.0, 5.0])}
+    >>> errors = {(row, "clean"): np.arange(10.0) + shift for row, shift in (("CST", 0), ("linear", 1))}
     >>> [test["name"] for test in paired_tests(errors, [("CST", "linear", "clean"), ("CST", "cubic", "clean")])]
     ['CST vs linear']
     """
-    return [
-        {"name": f"{first} vs {second}", "condition": condition}
-        | asdict(paired_test(errors[first, condition], errors[second, condition]))
-        for first, second, condition in pairs
-        if (first, condition) in errors and (second, condition) in errors
-    ]
+    means = {key: np.atleast_2d(x).mean(0) for key, x in errors.items()}
+    tests: list[dict[str, Any]] = []
+    for first, second, condition in dict.fromkeys(pairs):
+        if (first, condition) not in means or (second, condition) not in means:
+            continue
+        found = paired_test(means[first, condition], means[second, condition])
+        if found.n >= FEWEST:
+            tests.append({"name": f"{first} vs {second}", "condition": condition} | asdict(found))
+    for condition in dict.fromkeys(test["condition"] for test in tests):
+        of_table = [test for test in tests if test["condition"] == condition]
+        for test, p in zip(of_table, holm([test["p_value"] for test in of_table]), strict=True):
+            test |= {"p_single": test["p_value"], "p_value": p}
+    return tests
 
 
-def summary(x: Float[np.ndarray, n]) -> dict[str, float | int]:
-    """Mean, standard deviation and count, as result files hold them."""
-    return {"mean": float(np.mean(x)), "std": float(np.std(x, ddof=1)) if len(x) > 1 else 0.0, "n": len(x)}
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted P values of Holm's step-down procedure.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def summary(x: Float[np.ndarray, "*seeds n"]) -> dict[str, float | int]:
+    """Mean, and standard deviation over the samples, as result files hold them; of several seeds also over these.
+
+    ``std`` is that of the samples' means over the seeds, ``seed_std`` that of the seeds' means over the samples.
+    """
+    by_seed = np.atleast_2d(x)
+    found = {"mean": float(np.mean(x)), "std": _deviation(by_seed.mean(0)), "n": by_seed.shape[1]}
+    return found if len(by_seed) == 1 else found | {"seeds": len(by_seed), "seed_std": _deviation(by_seed.mean(1))}
+
+
+def _deviation(x: np.ndarray) -> float:
+    return float(np.std(x, ddof=1)) if len(x) > 1 else 0.0

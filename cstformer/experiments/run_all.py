@@ -14,7 +14,8 @@ from cstformer.errors import CSTError, unknown
 from cstformer.experiments.base import run_experiment
 from cstformer.experiments.registry import load_experiment
 from cstformer.report.page import results_in, write_overview
-from cstformer.report.tables import load_result, write_results_md
+from cstformer.report.results_page import write_results_md
+from cstformer.report.tables import load_result
 
 
 def run_all(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cstformer.baselines.search import search_learning_rate
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTWarning
 from cstformer.experiments.base import Cell, CellResult
+from cstformer.models.neural import NeuralModel
 
+STILL_FALLING = 0.05  # of the validation loss, in the last fifth of the steps
 STATE, MODEL = "training.safetensors", "model"
 
 
@@ -35,7 +39,8 @@ def train_cell(model: Any, samples: Samples, folder: Path, progress: bool, **opt
     -------
     dict
         ``fit_seconds``, the duration of this call. Models with a training loop add ``steps``, ``ended`` (see
-        `TrainingReport`) and ``history``, pairs of step and validation loss; CST adds ``mu`` and ``noise``.
+        `TrainingReport`), ``history``, pairs of step and validation loss, ``epochs``, how often each training sample
+        was seen, and ``converged``, see `has_converged`; CST adds ``mu`` and ``noise``.
     """
     started = time.monotonic()
     with warnings.catch_warnings():
@@ -48,8 +53,54 @@ def train_cell(model: Any, samples: Samples, folder: Path, progress: bool, **opt
     if report.ended == "interrupted":
         raise KeyboardInterrupt
     model.save(folder / MODEL)
-    facts |= {"steps": report.steps, "ended": report.ended, "history": report.history}
+    run = getattr(model, "run_", model)  # of CST: the settings that its `auto` became
+    epochs = report.steps * run.batch / (len(samples) * (1 - run.validation))
+    facts |= {"steps": report.steps, "ended": report.ended, "history": report.history, "epochs": epochs}
+    facts["converged"] = has_converged(report.ended, report.history, epochs)
     return facts | {name: getattr(model, f"{name}_") for name in ("mu", "noise") if hasattr(model, f"{name}_")}
+
+
+def searched(model: Any, samples: Samples, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The model with the best of three learning rates, by short trainings on its own validation samples; the facts.
+
+    Models without a learning rate are returned as they are.
+    """
+    if not isinstance(model, NeuralModel):
+        return model, {}
+    found, search = search_learning_rate(model, samples, **options)
+    return found, {"search": search.record()}
+
+
+def search_notes(results: dict[Cell, CellResult]) -> list[str]:
+    """One note on the rows whose learning rate was searched, and what this cost.
+
+    >>> search_notes({Cell("LSTM", "clean"): CellResult({}, 0, 0.0, {"search": {"learning_rate": 1e-3, "seconds": 5}})})
+    ['Learning rates chosen by three short trials each, whose time is not part of the training time: LSTM 0.001 (5 s).']
+    """
+    found = {
+        c.model: f"{c.model} {r.facts['search']['learning_rate']:.2g} ({r.facts['search']['seconds']:.0f} s)"
+        for c, r in results.items()
+        if "search" in r.facts
+    }
+    text = "Learning rates chosen by three short trials each, whose time is not part of the training time: "
+    return [f"{text}{', '.join(found.values())}."] if found else []
+
+
+def has_converged(ended: str, history: Sequence[tuple[int, float]], epochs: float) -> bool:
+    """Whether a training saw every sample, stayed finite, and was not stopped by the clock while it still improved.
+
+    It still improved if the best loss of the last fifth of its steps is more than `STILL_FALLING` below the best
+    before. A training that ends by its own steps or patience counts as converged: its length was a choice.
+
+    >>> falling = [(0, 1.0), (50, 0.5), (100, 0.3)]
+    >>> [has_converged(*case) for case in (("cap", falling, 9), ("finished", falling, 9), ("finished", falling, 0.4))]
+    [False, True, False]
+    """
+    if epochs < 1 or ended == "not finite":
+        return False
+    early = [loss for step, loss in history if step <= 0.8 * history[-1][0]]
+    late = [loss for step, loss in history if step > 0.8 * history[-1][0]]
+    return ended != "cap" or not early or not late or min(late) >= (1 - STILL_FALLING) * min(early)
 
 
 def finished_result(model: Any, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> CellResult:
@@ -63,14 +114,16 @@ def finished_result(model: Any, arrays: dict[str, np.ndarray], facts: dict[str, 
 
 
 def ended_notes(results: dict[Cell, CellResult]) -> list[str]:
-    """One note for each training that did not run all its steps.
+    """One note for each row of which a training did not run all its steps; numbers of steps are means over seeds.
 
     >>> capped = CellResult({}, 0, 0.0, {"ended": "cap", "steps": 12})
     >>> ended_notes({Cell("CST", "clean"): capped, Cell("mean", "clean"): CellResult({}, 0, 0.0, {})})
     ['CST, clean: ended after 12 steps (cap).']
     """
-    return [
-        f"{cell.model}, {cell.condition}: ended after {result.facts['steps']} steps ({result.facts['ended']})."
-        for cell, result in results.items()
-        if result.facts.get("ended", "finished") != "finished"
-    ]
+    notes = []
+    for cell, result in results.items():
+        trained = [r.facts for r in (result, *result.others) if "ended" in r.facts]
+        if reasons := dict.fromkeys(f["ended"] for f in trained if f["ended"] != "finished"):
+            steps = np.mean([f["steps"] for f in trained])
+            notes.append(f"{cell.model}, {cell.condition}: ended after {steps:.0f} steps ({', '.join(reasons)}).")
+    return notes

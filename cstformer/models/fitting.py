@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from cstformer.data.batch import Batch
@@ -44,7 +45,11 @@ MU_SHARE = 0.05
 ROUGHNESS_SAMPLES = 64  # samples from which the roughness for auto μ is estimated
 ROUGHNESS_PAIRS = 2**23  # pairs of points of these samples together, of each of which a covariance is computed
 ROUGHNESS_POINTS = 64  # places of each sample at which it is measured
-MU_TRIALS = (0.01, 0.1, 1.0)  # shares tried by mu="search"
+# Shares tried by mu="search": with 1 the Sobolev term of the data would be as large as their variance. On the spirals
+# 1e-4 changes nothing yet and 0.1 flattens the curves (k = p = 3).
+MU_TRIALS = (1e-4, 1e-3, 1e-2, 1e-1)
+MU_GAIN = 0.01  # by how much a positive μ must improve the trial without the term; else μ is 0
+SCALED = 0.98  # quantile of the absolute values that is the unit of noise_on="tokens", as in the published code
 LONGEST = 4  # a batch of the longest samples may have this many times the tokens of a usual one
 TRIAL = 20  # a trial takes this part of the steps and of the minutes
 TRIAL_HIDE = 0.2  # largest share of points hidden when trials are judged
@@ -72,6 +77,7 @@ class Fitting:
         start = model.kind_.fit_prior(some, model.start, model.seed, model._corruption)
         model.run_ = dataclasses.replace(model.run_, start=start)
         self.spacing = model.kind_.spacing(some)
+        self.unit = _scaled_unit(model, some) if model.noise_on == "tokens" else None
         self.shape, self.points = (samples.d, samples.c), samples.n
         model.cells_ = model.kind_.cell_gaps(some) if model.hide_cells == "auto" else float(model.hide_cells)
         processes = model.devices * model.nodes
@@ -103,6 +109,9 @@ class Fitting:
         self.run = model.run_ = dataclasses.replace(self.proposal, **settings)
         found = tuple(changes.get("noise", 1.0) * s for s in model.kind_.noises)
         model.noises_ = noise_levels(model.noise, found, model.kind_.noise_share)
+        if self.unit is not None:
+            unit = self.unit if len(self.unit) == len(found) else (sum(self.unit) / len(self.unit),) * len(found)
+            model.noises_ = tuple(s * u for s, u in zip(model.noises_[0], unit, strict=True)), model.noises_[1]
         model.noise_ = root_mean_square(model.noises_[0])
         model.network_ = model._fresh_network(*self.shape)
         model.network_.fit_axes({}, self.spacing)
@@ -216,16 +225,17 @@ class Fitting:
             # validation cells from 0.031 to 0.041 (2400 steps).
             return 0.0
         few = max(1, min(ROUGHNESS_SAMPLES, ROUGHNESS_PAIRS // self.points**2))
-        balance = balanced_mu(model, self.data[self.training[:few]])
+        some = self.data[self.training[:few]]
         if run.mu == "auto":
-            return MU_SHARE * balance
+            return MU_SHARE * balanced_mu(model, some)
         cap = None if run.max_minutes is None else run.max_minutes / TRIAL
         scores = {}
-        for share in MU_TRIALS:
+        for mu in (0.0, *(share * balanced_mu(model, some, 1.0) for share in MU_TRIALS)):
             self._take({})  # the same first weights for each
-            scores[share * balance] = self._try(share * balance, max(1, run.steps // TRIAL), cap)
+            scores[mu] = self._try(mu, max(1, run.steps // TRIAL), cap)
         self._take({})
-        return min(scores, key=lambda mu: scores[mu])
+        best = min(scores, key=lambda mu: scores[mu])
+        return best if scores[best] < (1 - MU_GAIN) * scores[0.0] else 0.0
 
 
 def check_memory(run: Settings, points: int, device: torch.device) -> None:
@@ -250,8 +260,8 @@ def check_memory(run: Settings, points: int, device: torch.device) -> None:
             )
 
 
-def balanced_mu(model: CST, batch: Batch) -> float:
-    """(noise / roughness)^p: where a prior of the data's own roughness balances its noise.
+def balanced_mu(model: CST, batch: Batch, noise: float | None = None) -> float:
+    """(noise / roughness)^p: where a prior of the data's own roughness balances its noise, or another one.
 
     The roughness is the root mean square of all derivatives up to the order of the Sobolev term, of the smooth start.
     """
@@ -265,7 +275,14 @@ def balanced_mu(model: CST, batch: Batch) -> float:
     rough = sum(float(terms.partial(smooth, q).square().mean()) for q in terms.weights)
     assert model.kernel_ is not None
     exponent = 1.0 if math.isinf(model.p) else model.p
-    return (model.kernel_.noise / math.sqrt(max(rough, 1e-12))) ** exponent
+    return ((model.kernel_.noise if noise is None else noise) / math.sqrt(max(rough, 1e-12))) ** exponent
+
+
+def _scaled_unit(model: CST, batch: Batch) -> tuple[float, ...]:
+    """The 0.98 quantile of the absolute values, in the standard deviation of each channel."""
+    scaling = model.scaling_
+    values = np.abs(scaling.values(batch.values.double().cpu().numpy()))[batch.observed.cpu().numpy()]
+    return tuple(float(np.quantile(values, SCALED) / sd) for sd in scaling.sd)
 
 
 def _optimiser(model: CST) -> str:

@@ -22,6 +22,7 @@ from cstformer.report.style import DPI
 from cstformer.report.summary_chart import comparisons, plot_summary
 from cstformer.report.tables import (
     TEST_COLUMNS,
+    UNSETTLED,
     Group,
     command_of,
     describe_machine,
@@ -46,8 +47,8 @@ IMAGE_TYPES = {
 SMOKE = "smoke"
 """The preset whose numbers mean nothing."""
 
-ORDER = ("spirals", "attention", "video", "navier-stokes", "calcium", "cost")
-"""Experiments in the order of the paper."""
+ORDER = ("spirals", "sobolev", "attention", "video", "navier-stokes", "calcium", "cost")
+"""Experiments in the order of the paper; others follow."""
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
@@ -169,6 +170,10 @@ def legend(tables: Sequence[Group]) -> str:
     parts = []
     if any("±" in entry.text for entry in entries):
         parts.append("Mean ± standard deviation over n test samples.")
+    if "± over seeds" in columns:
+        parts.append("± over seeds: standard deviation of the first metric over trainings, and their number.")
+    if any(entry.text.endswith(UNSETTLED) for entry in entries):
+        parts.append(f"{UNSETTLED}: less than one epoch, or still improving when its time was over; never bold.")
     if any(entry.best for entry in entries):
         rough = any("roughness" in column.casefold() for column in columns)
         parts.append(

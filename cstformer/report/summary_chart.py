@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from cstformer.report.layout import legend_above
+from cstformer.report.main_table import ratio
 from cstformer.report.style import PAGE_WIDTH, colour_of, new_figure, styled, system_of
 from cstformer.report.tables import HIGHER_IS_BETTER, YARDSTICKS
 
@@ -77,6 +79,35 @@ def plot_summary(found: list[Comparison]) -> Figure:
     ax.set_ylim(-0.7, len(found) - 0.3)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("error of CST ÷ error of its best rival (left of 1: CST is better)")
+    return fig
+
+
+@styled
+def plot_main(entries: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the main comparisons (`report.main_table`): CST over the best trained rival and over the best without."""
+    fig, axes = new_figure(1, 1, (PAGE_WIDTH, 1.3 + 0.3 * len(entries)))
+    ax, places = axes[0, 0], np.arange(len(entries))[::-1]
+    ax.axvline(1, color="#444444", linewidth=0.8)
+    kinds = {
+        "trained": ("best trained rival", "o", colour_of("CST")),
+        "classical": ("best without training", "D", "#888888"),
+    }
+    for kind, (label, marker, colour) in kinds.items():
+        found = [(value, y) for entry, y in zip(entries, places, strict=True) if (value := ratio(entry, kind))]
+        if found:
+            x, y = zip(*found, strict=True)
+            ax.hlines(y, np.minimum(x, 1), np.maximum(x, 1), color="#DDDDDD", linewidth=1.2, zorder=1)
+            ax.plot(x, y, marker, color=colour, markersize=6, label=f"CST ÷ {label}", zorder=2)
+    ax.set_yticks(places, [entry["question"] for entry in entries])
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_ylim(-0.7, len(entries) - 0.3)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x")
+    ax.set_xlabel("error of CST ÷ error of the other (left of 1: CST is better)")
+    handles, labels = ax.get_legend_handles_labels()
+    legend_above(fig, handles, labels)
     return fig
 
 

@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cstformer.errors import CSTError
-from cstformer.system.atomic import atomic_path
 from cstformer.system.files import readable
 
 MISSING = "–"
+UNSETTLED = "†"
+"""Mark of rows that did not converge."""
 
 # Required keys of a result and their types. `notes` and `command` are optional.
 CONTRACT: dict[str, type | tuple[type, ...]] = {
@@ -204,14 +205,16 @@ def groups(result: Mapping[str, Any]) -> list[Group]:
 
 def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    columns = [("model", [Entry(row["model"]) for row in rows])]
+    columns = [("model", [Entry(row["model"] + ("" if settled(row) else f" {UNSETTLED}")) for row in rows])]
     for i, name in enumerate(metrics):
         entries = [row["metrics"].get(name, {}) for row in rows]
-        winners = best_rows(name, [e.get("mean") for e in entries], [row["model"] for row in rows])
+        means = [e.get("mean") if settled(row) else None for e, row in zip(entries, rows, strict=True)]
+        winners = best_rows(name, means, [row["model"] for row in rows])
         texts = [format_value(e.get("mean"), e.get("std")) for e in entries]
         columns.append((name, [Entry(text, best=j in winners) for j, text in enumerate(texts)]))
         if i == 0:  # the paper gives one number per row, for the first metric
             columns += _unless_empty("paper", [format_number(row.get("paper"), 4) for row in rows])
+            columns += _unless_empty("± over seeds", [_over_seeds(e) for e in entries])
     sizes = [{m["n"] for m in r["metrics"].values() if isinstance(m.get("n"), int)} for r in rows]
     every_size = set().union(*sizes)
     if len(every_size) == 1:
@@ -220,8 +223,29 @@ def _group(condition: str, rows: list[dict[str, Any]]) -> Group:
         columns += _unless_empty("n", [", ".join(map(format_number, sorted(s))) or MISSING for s in sizes])
     columns += _unless_empty("parameters", [format_number(row.get("parameters")) for row in rows])
     columns += _unless_empty("training", [format_duration(row.get("train_seconds")) for row in rows])
+    columns += _unless_empty("steps", [_rounded(row.get("steps")) for row in rows])
+    columns += _unless_empty("epochs", [_rounded(row.get("epochs")) for row in rows])
     lines = [list(line) for line in zip(*(cells for _, cells in columns), strict=True)]
     return Group(condition, [name for name, _ in columns], lines)
+
+
+def settled(row: Mapping[str, Any]) -> bool:
+    """Whether a row's training converged, or it has none. The others are marked and never the best of a column."""
+    return bool(row.get("converged", True))
+
+
+def _over_seeds(entry: Mapping[str, Any]) -> str:
+    """Standard deviation over the seeds, and their number.
+
+    >>> _over_seeds({"mean": 1.0, "seeds": 3, "seed_std": 0.0213}), _over_seeds({"mean": 1.0})
+    ('0.021 (3)', '–')
+    """
+    return f"{entry['seed_std']:.2g} ({entry['seeds']})" if "seeds" in entry else MISSING
+
+
+def _rounded(x: object) -> str:
+    """A count that may be a mean over seeds: whole from ten on."""
+    return (f"{x:,.0f}" if x >= 10 else format_number(float(x), 2)) if _is_number(x) else MISSING
 
 
 def _unless_empty(name: str, texts: list[str]) -> list[tuple[str, list[Entry]]]:
@@ -256,7 +280,7 @@ def best_rows(metric: str, means: Sequence[object], models: Sequence[str]) -> se
     return {i for i, value in badness.items() if value == min(badness.values())}
 
 
-TEST_COLUMNS = ["test", "condition", "statistic", "P", "effect", "n"]
+TEST_COLUMNS = ["test", "condition", "statistic", "P (Holm)", "effect", "n"]
 
 
 def lines_of_tests(result: Mapping[str, Any]) -> list[list[str]]:
@@ -317,61 +341,42 @@ def markdown_tables(result: Mapping[str, Any]) -> str:
     check_result(result)
     facts = [f"preset {result['preset']}", f"seed {format_number(result['seed'])}"]
     facts += [format_duration(result["seconds"]), describe_machine(result["machine"])]
-    blocks = [f"```\n{command_of(result).replace('```', '')}\n```", _escape(" · ".join(facts)) + "."]
+    blocks = [f"```\n{command_of(result).replace('```', '')}\n```", escape_markdown(" · ".join(facts)) + "."]
     for group in groups(result):
-        lines = [
-            [f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in line] for line in group.lines
-        ]
-        blocks += [f"**{_escape(group.condition)}**", markdown_table(group.columns, lines, left=1)]
+        blocks += [f"**{escape_markdown(group.condition)}**", _markdown_group(group)]
     if result["tests"]:
-        lines = [[_escape(text) for text in line] for line in lines_of_tests(result)]
+        lines = [[escape_markdown(text) for text in line] for line in lines_of_tests(result)]
         blocks += ["**Tests**", markdown_table(TEST_COLUMNS, lines, left=2)]
     if result.get("notes"):
-        blocks.append("\n".join(f"- {_escape(str(note))}" for note in result["notes"]))
+        blocks.append("\n".join(f"- {escape_markdown(str(note))}" for note in result["notes"]))
     return "\n\n".join(blocks) + "\n"
+
+
+def condition_table(result: Mapping[str, Any], condition: str) -> str | None:
+    """Format the table of one condition as Markdown; None if the result has no such condition."""
+    rows = [row for row in result["table"] if row["condition"] == condition]
+    return _markdown_group(_group(condition, rows)) if rows else None
+
+
+def _markdown_group(group: Group) -> str:
+    marks = {False: "", True: "**"}
+    lines = [
+        [f"{marks[cell.best]}{escape_markdown(cell.text)}{marks[cell.best]}" for cell in line] for line in group.lines
+    ]
+    return markdown_table(group.columns, lines, left=1)
 
 
 def markdown_table(columns: Sequence[str], lines: Iterable[Sequence[str]], left: int) -> str:
     """Format a Markdown table; the first ``left`` columns are aligned left, the others right."""
     rule = [":---" if i < left else "---:" for i in range(len(columns))]
-    rows = [[_escape(column) for column in columns], rule, *lines]
+    rows = [[escape_markdown(column) for column in columns], rule, *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape text for a Markdown cell: no column bars, HTML, emphasis or line breaks."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
     for mark in "|*_`[]":
         text = text.replace(mark, "\\" + mark)
     # Keep the "<" of P values such as "< 0.0001"; no HTML tag starts with a space.
     return text.replace("&lt; ", "< ")
-
-
-def write_results_md(results: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
-    """Write RESULTS.md from several results, one section per experiment, in the given order."""
-    if not results:
-        raise CSTError("RESULTS.md needs at least one result, got none")
-    for result in results:
-        check_result(result)
-    total = format_duration(sum(result["seconds"] for result in results))
-    versions = dict(item for result in results for item in result["versions"].items())
-    software = ", ".join(f"{name} {version}" for name, version in versions.items())
-    parts = [
-        "# Results",
-        "This page is written by `cst` from the `result.json` of each run; do not edit it. Each section "
-        "starts with the command that makes it again. Values are mean ± standard deviation over the n test "
-        "samples; bold is the best of its column under the same condition (for roughness, the nearest to 1); "
-        "“paper” is the number printed in the paper for the first metric of the row, – where it prints none. Times of "
-        "experiments are sums over their rows, of which as many run side by side as there are cores.",
-        f"Total time {total}. {_escape(software)}".strip(),
-    ]
-    names = [result["experiment"] for result in results]
-    for result in results:
-        title = result["experiment"]
-        if names.count(title) > 1:  # distinguish sections of the same experiment
-            title += f" ({result['preset']}, seed {format_number(result['seed'])})"
-        parts += [f"## {_escape(title)}", markdown_tables(result).rstrip()]
-    target = Path(path)
-    with atomic_path(target) as tmp:
-        tmp.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return target

@@ -82,13 +82,15 @@ class SobolevObjective:
             target = target.gather(1, some[..., None].expand(-1, -1, target.shape[-1]))
         every = self._every()
         order = self.plan.order if every == 1 or int(torch.randint(every, (), generator=generator)) == 0 else 0
-        at_real, at_dummies = self.answers(context, points, dummies, order)
+        at_real, at_dummies = self.answers(context, points, dummies, order, generator)
         return self.combine(at_real, target, points.observed, at_dummies, every * self.mu)
 
     def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
         """The context of a step, and the targets of all real points."""
         if self.corruption is not None:
             values, target = self.kind.corrupt(batch, self.corruption, generator), batch.values
+        elif self.settings.noise_on == "tokens":  # `answers` adds it, after the start
+            values, target = batch.values, batch.values
         else:
             values, target = self.disturbance.add_noise(batch.values, keep, generator)
         coords = batch.coords
@@ -122,10 +124,17 @@ class SobolevObjective:
             return self.kind.initial(self.settings.start, context, self.network.architecture.bounded)
 
     def answers(
-        self, context: Batch, points: Batch, dummies: Tensor, order: int
+        self, context: Batch, points: Batch, dummies: Tensor, order: int, generator: Generator | None = None
     ) -> tuple[Tensor, series.Series | None]:
-        """The model at all real points (B, n, c), and its series to this order at the dummy points, if not 0."""
+        """The model at all real points (B, n, c), and its series to this order at the dummy points, if not 0.
+
+        In a training step, ``generator`` draws the noise of all tokens, if they have any.
+        """
         network, start = self.network, self.start(context)
+        if self.settings.noise_on == "tokens" and generator is not None:
+            context = context.replace(values=self._noisy(series.constant(context.values), generator).value)
+            clean = start
+            start = lambda x: self._noisy(clean(x), generator)  # noqa: E731
         context = network.prepare(context, start)
         real = series.constant(points.coords)
         dummy = series.straight_line(dummies, self.plan.directions, order)
@@ -144,6 +153,11 @@ class SobolevObjective:
         n = visible.shape[1]
         at_real = torch.where(visible[..., None], at_context, at_queries.value[:, :n])
         return at_real, at_queries.map(lambda c: c[:, :, n:]) if order else None
+
+    def _noisy(self, values: series.Series, generator: Generator) -> series.Series:
+        """Values (J, B, m, c) plus noise, which does not change their derivatives."""
+        noise = draw(torch.randn, values.value.shape, generator, dtype=torch.float64).to(values.coefs)
+        return values + series.constant(noise * values.coefs.new_tensor(self.disturbance.noise))
 
 
 def trimmed(batch: Batch) -> Batch:

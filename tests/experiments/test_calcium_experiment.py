@@ -20,7 +20,8 @@ from cstformer.experiments.calcium import recording as real
 from cstformer.experiments.calcium.measures import BETWEEN, CHOSEN, RECONSTRUCTION
 from cstformer.experiments.metrics import paired_test
 from cstformer.models.cst import CST
-from cstformer.report.tables import load_result, write_results_md
+from cstformer.report.results_page import write_results_md
+from cstformer.report.tables import load_result
 
 pytest.importorskip("dask")
 pytest.importorskip("zarr")

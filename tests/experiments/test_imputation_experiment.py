@@ -27,7 +27,7 @@ def smoke(tmp_path_factory):
 
 
 def stored(out, model):
-    folders = [out / "cells" / base.Cell(model, f"{CONDITION}, seed {k}").slug for k in (0, 1)]
+    folders = [out / "cells" / base.Cell(model, CONDITION, repeat=k).slug for k in (0, 1)]
     return [np.load(folder / "arrays.npz") for folder in folders]
 
 
@@ -36,19 +36,19 @@ def test_numbers_follow_from_the_stored_arrays(smoke):
     row = next(r for r in result["table"] if r["model"] == "linear")
     cells = stored(out, "linear")
     pooled = [a["squared"].sum() / a["cells"].sum() for a in cells]
-    assert row["metrics"]["MSE"] == {
-        "mean": pytest.approx(np.mean(pooled)),
-        "std": pytest.approx(np.std(pooled, ddof=1)),
-        "n": 2,
-    }
     each = {
         m: sum(a["squared"] for a in stored(out, m)) / sum(a["cells"] for a in stored(out, m))
         for m in ("linear", "CST")
     }
-    assert row["metrics"]["MSE of a sample"]["mean"] == pytest.approx(each["linear"].mean())
-    assert row["metrics"]["MSE of a sample"]["n"] == 12
+    assert row["metrics"]["MSE"] == {
+        "mean": pytest.approx(np.mean(pooled)),
+        "std": pytest.approx(each["linear"].std(ddof=1)),
+        "n": 12,
+        "seeds": 2,
+        "seed_std": pytest.approx(np.std(pooled, ddof=1)),
+    }
     test = next(t for t in result["tests"] if t["name"] == "CST vs linear")
-    assert test["p_value"] == pytest.approx(paired_test(each["CST"], each["linear"]).p_value)
+    assert test["p_single"] == pytest.approx(paired_test(each["CST"], each["linear"]).p_value)
 
 
 def test_a_line_scores_what_it_scores(smoke):
@@ -56,7 +56,7 @@ def test_a_line_scores_what_it_scores(smoke):
     result, _ = smoke
     scores = []
     for number in (0, 1):
-        task = make_task(f"{CONDITION}, seed {number}", EXPERIMENT.presets["smoke"], seed=0)
+        task = make_task(CONDITION, EXPERIMENT.presets["smoke"], seed=number)
         assert isinstance(task, GapTask)
         squares = []
         for i, k in np.ndindex(len(task.context), task.context.c):
@@ -75,14 +75,14 @@ def test_files_and_rows_of_a_run(smoke):
     assert json.loads((out / "result.json").read_text())["tests"] == result["tests"]
     assert {f["file"] for f in result["figures"]} == {"oscillators.png", "learning_curves.png"}
     assert all((out / f["file"]).stat().st_size > 10_000 for f in result["figures"])
-    assert any(note.startswith(f"{CONDITION}, CST: ") and "weights" in note for note in result["notes"])
-    assert (out / "cells" / base.Cell("CST", f"{CONDITION}, seed 1").slug / "model" / "model.json").exists()
-    assert EXPERIMENT.context(f"{CONDITION}, seed 1", EXPERIMENT.presets["smoke"], 0, out).n == 48
+    assert (out / "cells" / base.Cell("CST", CONDITION, repeat=1).slug / "model" / "model.json").exists()
+    assert EXPERIMENT.context(CONDITION, EXPERIMENT.presets["smoke"], 0, out).n == 48
 
 
 def test_missing_files_leave_their_conditions_out(monkeypatch, tmp_path):
     monkeypatch.setenv("CST_DATA", str(tmp_path))
-    assert {c.condition for c in EXPERIMENT.cells(Config())} == {f"{CONDITION}, seed {k}" for k in range(3)}
+    assert {c.condition for c in EXPERIMENT.cells(Config())} == {CONDITION}
+    assert {EXPERIMENT.repeats(c, Config()) for c in EXPERIMENT.cells(Config())} == {3}
     notes = EXPERIMENT.gather(Config(), 0, {}, tmp_path)["notes"]
     assert sum(note.startswith("Left out:") and "CST_DATA" in note for note in notes) == 3
     if not peers_installed():
@@ -95,10 +95,10 @@ def test_conditions_and_published_numbers(monkeypatch, tmp_path):
         (tmp_path / file).touch()
     monkeypatch.setenv("CST_DATA", str(tmp_path))
     cells = EXPERIMENT.cells(Config(seeds=1))
-    conditions = list(dict.fromkeys(c.condition.rsplit(",", 1)[0] for c in cells))
+    conditions = list(dict.fromkeys(c.condition for c in cells))
     assert conditions == list(Config().conditions()) and len(conditions) == 6
-    assert [c.condition for c in cells if c.model == CST_ABSOLUTE] == [f"{c}, seed 0" for c in conditions[:3]]
-    assert {c.condition for c in cells if c.model == "RBF"} == {f"{conditions[4]}, seed 0"}
+    assert [c.condition for c in cells if c.model == CST_ABSOLUTE] == conditions[:3]
+    assert {c.condition for c in cells if c.model == "RBF"} == {conditions[4]}
     assert published("SAITS", "ETTh1, 90 % removed", Config()) == 0.507
     assert published("SAITS", "ETTh1, 90 % removed", Config(part="validation")) is None
     assert published("linear", CONDITION, Config()) is None and published(CST_ROW, conditions[0], Config()) is None

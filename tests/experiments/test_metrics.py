@@ -9,7 +9,9 @@ from cstformer.experiments.metrics import (
     bending,
     clip_mse,
     euclidean_error,
+    holm,
     paired_test,
+    paired_tests,
     psnr,
     roughness,
     ssim,
@@ -60,6 +62,35 @@ def test_equal_systems_do_not_differ():
 
 def test_summary():
     assert summary(np.array([1.0, 3.0])) == {"mean": 2.0, "std": pytest.approx(2**0.5), "n": 2}
+
+
+def test_summary_of_seeds_has_both_spreads():
+    """Two seeds of three samples: sample means 2, 3, 7 and seed means 3, 5."""
+    found = summary(np.array([[1.0, 2.0, 6.0], [3.0, 4.0, 8.0]]))
+    assert found == {"mean": 4.0, "std": pytest.approx(7**0.5), "n": 3, "seeds": 2, "seed_std": pytest.approx(2**0.5)}
+
+
+def test_holm_by_hand():
+    """Sorted P values times 3, 2 and 1, never falling, at most 1."""
+    assert holm([0.04, 0.01, 0.5]) == [0.08, 0.03, 0.5]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_tests_compare_means_over_seeds_and_are_corrected_within_a_condition():
+    rng = np.random.default_rng(0)
+    errors = {("a", "x"): rng.random((3, 12)), ("b", "x"): rng.random((2, 12)) + 0.2, ("c", "x"): rng.random(12) + 0.2}
+    errors |= {("a", "y"): rng.random(12), ("b", "y"): rng.random(12)}
+    tests = paired_tests(errors, [("a", "b", "x"), ("a", "c", "x"), ("a", "b", "y"), ("a", "missing", "y")])
+    assert [(t["name"], t["condition"]) for t in tests] == [("a vs b", "x"), ("a vs c", "x"), ("a vs b", "y")]
+    mean = paired_test(errors["a", "x"].mean(0), errors["b", "x"].mean(0))
+    assert tests[0]["p_single"] == mean.p_value and tests[0]["n"] == 12
+    assert [t["p_value"] for t in tests[:2]] == holm([t["p_single"] for t in tests[:2]])
+    assert tests[2]["p_value"] == tests[2]["p_single"]  # alone in its condition
+
+
+def test_fewer_than_ten_samples_are_not_tested():
+    errors = {(name, "x"): np.random.default_rng(i).random((5, 9)) for i, name in enumerate("ab")}
+    assert paired_tests(errors, [("a", "b", "x")]) == []
 
 
 def test_clip_mse_and_psnr_by_hand():

@@ -11,23 +11,25 @@ from cstformer.data.patches import samples_to_frames
 from cstformer.datasets.navier_stokes import Law
 from cstformer.datasets.navier_stokes_reader import Solutions
 from cstformer.experiments import base
-from cstformer.experiments.metrics import paired_test
 from cstformer.experiments.navier_stokes import errors, rows
 from cstformer.experiments.navier_stokes import experiment as ns
 from cstformer.experiments.navier_stokes.task import (
     Flows,
     closer_truth,
+    filtered_task,
     flow_task,
     make_data,
     unseen_times,
     zoomed_truth,
 )
 from cstformer.models.cst import CST
-from cstformer.report.tables import load_result, write_results_md
+from cstformer.report.results_page import write_results_md
+from cstformer.report.tables import load_result
 
 # One setting, two levels of noise and few rows: the whole smoke run takes longer.
 CONFIG = dataclasses.replace(ns.EXPERIMENT.presets["smoke"], given=(4,), levels=(0.05, 0.1))
-ROWS = [rows.SMOOTH, rows.ablation(0), rows.MIXED, "Transformer + spline", "linear", rows.WIENER]
+FILTERED_FNO = "FNO3D (resampled) after the Wiener filter"
+ROWS = [rows.SMOOTH, rows.MIXED, "Transformer + spline", FILTERED_FNO, "linear", rows.WIENER]
 
 
 class Recorded(Stopped, ns.NavierStokesExperiment):
@@ -58,9 +60,8 @@ def test_an_interrupted_run_goes_on(smoke):
 def test_every_row_and_condition(smoke):
     result, out, *_ = smoke
     found = {(row["model"], row["condition"]) for row in result["table"]}
-    table = {rows.SMOOTH, rows.TO_LINEAR, rows.TO_SPLINE, "linear", rows.WIENER}
+    table = {rows.SMOOTH, rows.TO_LINEAR, rows.TO_SPLINE, FILTERED_FNO, "linear", rows.WIENER}
     expected = {(name, f"given=4,{times}") for times in ("all", "unseen") for name in table}
-    expected |= {(rows.ablation(k), "given=4,Sobolev order") for k in (0, 1)}
     levels = [f"given=4,noise={level:g}" for level in CONFIG.levels]
     expected |= {(name, level) for level in levels for name in (rows.MIXED, "linear", rows.WIENER)}
     fine = (errors.ZOOMED, errors.TILED, errors.FOURIER, errors.BICUBIC, "solver (truth)")
@@ -88,11 +89,8 @@ def test_numbers_follow_from_the_stored_arrays(smoke):
     table = {(row["model"], row["condition"]): row["metrics"] for row in result["table"]}
     assert table[rows.SMOOTH, "given=4,unseen"]["MSE"]["mean"] == pytest.approx(mine.mean())
     assert table[rows.SMOOTH, "given=4,unseen"]["MSE"]["std"] == pytest.approx(mine.std(ddof=1))
-    test = next(
-        t for t in result["tests"] if t["name"] == f"{rows.SMOOTH} vs linear" and t["condition"] == "given=4,unseen"
-    )
-    assert test["p_value"] == pytest.approx(paired_test(mine, other).p_value)
-    assert table[rows.ablation(1), "given=4,Sobolev order"]["MSE"] == table[rows.SMOOTH, "given=4,all"]["MSE"]
+    assert result["tests"] == []  # four flows are too few
+    assert table["linear", "given=4,unseen"]["MSE"]["mean"] == pytest.approx(other.mean())
     # The level of the table is one of the levels.
     assert table["linear", "given=4,noise=0.1"]["MSE"] == table["linear", "given=4,all"]["MSE"]
     assert table["solver (truth)", "given=4,32 × 32 points"]["MSE"]["mean"] == 0
@@ -113,8 +111,11 @@ def test_both_rows_of_the_transformer_share_a_training(smoke):
 def test_paper_numbers_belong_to_its_setting():
     cells = ns.EXPERIMENT.cells(rows.Config())
     trained = [c for c in cells if c.model not in rows.CLASSICAL]
-    assert len(trained) == 17 and len(cells) == len(set(cells))
+    assert len(trained) == 11 and len(cells) == len(set(cells))
+    assert {ns.EXPERIMENT.repeats(cell, rows.Config()) for cell in trained} == {3}
     assert set(rows.PAPER_ERROR) <= {*rows.CST_ROWS, *rows.RIVALS, rows.TO_LINEAR, rows.TO_SPLINE}
+    published = {c.model for c in cells if c.condition == "given=10" and c.model in rows.RIVALS}
+    assert published == set(rows.PUBLISHED)
     for name in ("fno3d", "wiener", "cst", "transformer-linear"):
         assert ns.EXPERIMENT.row_name(name) in {c.model for c in cells}
 
@@ -127,8 +128,6 @@ def test_presets_make_models_that_accept_their_settings():
             assert model.seed == 3
             if isinstance(model, CST):
                 assert model.pattern == ("joint" if cell.model == rows.JOINT else "context")
-    orders = [rows.make_model(rows.ablation(k), rows.Config(), 0).order for k in rows.ORDERS]
-    assert orders == [0, 1, 2]
 
 
 def test_given_frames_and_their_noise(flows):
@@ -149,6 +148,14 @@ def test_given_frames_and_their_noise(flows):
     assert len({tuple(row) for row in task.unseen.tolist()}) > 1
     flow_task.cache_clear()
     assert (flow_task(flows, 4, 0.1).train.values == task.train.values).all()
+
+
+def test_filtered_frames_have_less_noise(flows):
+    task = flow_task(flows, 4, 0.1)
+    clean = filtered_task(task, flows)
+    truth = np.stack([w[~row] for w, row in zip(task.truth, task.unseen, strict=True)])
+    noisy, filtered = (np.square(samples_to_frames(t.test)[..., 0] - truth).mean() for t in (task, clean))
+    assert filtered < 0.5 * noisy and (clean.test.coords == task.test.coords).all()
 
 
 def test_mixed_levels_of_noise(flows):

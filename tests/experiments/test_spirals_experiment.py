@@ -9,8 +9,9 @@ from cstformer.baselines import BASELINES
 from cstformer.errors import CSTError
 from cstformer.experiments import base
 from cstformer.experiments.metrics import euclidean_error, paired_test, roughness
+from cstformer.experiments.spirals.claims import claims
 from cstformer.experiments.spirals.experiment import EXPERIMENT
-from cstformer.experiments.spirals.rows import BERT, CST_DEFAULT, CST_PAPER, FLOOR
+from cstformer.experiments.spirals.rows import BERT, BERT_STEPS, CST_DEFAULT, CST_PAPER, CST_STEPS, FLOOR, make_model
 from cstformer.experiments.spirals.task import CLEAN, CONDITIONS, IRREGULAR, NOISY, spiral_task
 
 QUICK = [CST_DEFAULT, "linear", "cubic", FLOOR]
@@ -56,16 +57,59 @@ def test_every_row_is_there(smoke):
 
 def test_numbers_follow_from_the_stored_arrays(smoke):
     result, out = smoke
-    task = spiral_task(30, NOISY, 0)
+    task = spiral_task(40, NOISY, 0)
     stored = {m: np.load(out / "cells" / base.Cell(m, NOISY).slug / "arrays.npz") for m in (CST_DEFAULT, "cubic")}
     errors = {m: euclidean_error(a["grid"], task.values, task.unseen) for m, a in stored.items()}
     row = next(r for r in result["table"] if (r["model"], r["condition"]) == (CST_DEFAULT, NOISY))
     assert row["metrics"]["error"]["mean"] == pytest.approx(errors[CST_DEFAULT].mean())
-    assert row["metrics"]["error"]["n"] == 9
+    assert row["metrics"]["error"]["n"] == 12
+    unit = np.quantile(np.abs(spiral_task(40, CLEAN, 0).values), 0.98)
+    assert row["metrics"]["scaled error"]["mean"] == pytest.approx(errors[CST_DEFAULT].mean() / unit)
     rough = roughness(stored[CST_DEFAULT]["fine"], task.clean_fine).mean()
     assert row["metrics"]["roughness"]["mean"] == pytest.approx(rough)
     test = next(t for t in result["tests"] if t["name"] == "CST vs cubic" and t["condition"] == NOISY)
-    assert test["p_value"] == pytest.approx(paired_test(errors[CST_DEFAULT], errors["cubic"]).p_value)
+    assert test["p_single"] == pytest.approx(paired_test(errors[CST_DEFAULT], errors["cubic"]).p_value)
+    assert test["p_value"] >= test["p_single"]
+
+
+def test_the_papers_models_have_equal_steps_and_equal_minutes(smoke):
+    result, _ = smoke
+    rows = {row["model"]: row for row in result["table"] if row["condition"] == CLEAN}
+    config = EXPERIMENT.presets["smoke"]
+    assert rows[CST_STEPS]["steps"] == rows[BERT_STEPS]["steps"] == config.steps
+    default = EXPERIMENT.presets["default"]
+    assert make_model(CST_PAPER, default, 0).max_minutes == make_model(BERT, default, 0).max_minutes == default.minutes
+    assert all(row["epochs"] == pytest.approx(row["steps"] * 8 / (28 * 0.9), rel=0.01) for row in (rows[CST_STEPS],))
+    assert {"yes", "no", "not clear"} >= {c["holds"] for c in result["claims"] if "noise" not in c["claim"]}
+
+
+def test_seeds_of_the_compared_models():
+    config = EXPERIMENT.presets["default"]
+    repeats = {cell.model: EXPERIMENT.repeats(cell, config) for cell in EXPERIMENT.cells(config)}
+    assert {repeats[row] for row in (CST_DEFAULT, CST_PAPER, BERT, CST_STEPS, BERT_STEPS)} == {5}
+    assert repeats["LSTM"] == repeats["CST without noise"] == 3 and repeats["cubic"] == repeats[FLOOR] == 1
+
+
+def test_claims_follow_from_numbers_and_tests():
+    def row(model, error, rough, condition=CLEAN):
+        return {
+            "model": model,
+            "condition": condition,
+            "metrics": {"error": {"mean": error}, "roughness": {"mean": rough}},
+        }
+
+    table = [row(CST_PAPER, 0.06, 60.0), row(BERT, 0.04, 0.8), row(CST_STEPS, 0.06, 60.0), row(BERT_STEPS, 0.1, 0.8)]
+    tests = [
+        {"name": f"{a} vs {b}", "condition": CLEAN, "p_value": p}
+        for a, b, p in ((CST_PAPER, BERT, 0.001), (CST_STEPS, BERT_STEPS, 0.2))
+    ]
+    found = [(c["claim"].split(",")[-1].strip(), c["holds"]) for c in claims(table, tests)]
+    assert found[:3] == [
+        ("at equal steps", "not clear"),
+        ("at equal minutes", "no"),
+        ("CST is smoother than the Transformer", "no"),
+    ]
+    assert {holds for _, holds in found[3:]} == {"not run"}
 
 
 def test_the_floor_is_the_noise_of_the_file(smoke):
@@ -109,7 +153,7 @@ def test_a_rival_by_its_key_with_a_recorded_search(tmp_path):
     assert [t["learning_rate"] for t in search["trials"]] == pytest.approx([rate / 3, rate, 3 * rate])
     saved = BASELINES["lstm"].load(tmp_path / "run" / "cells" / base.Cell("LSTM", CLEAN).slug / "model")
     assert saved.learning_rate == search["learning_rate"]
-    assert any("chosen by short trials" in note and "LSTM" in note for note in result["notes"])
+    assert any("three short trials" in note and "LSTM" in note for note in result["notes"])
 
 
 def test_finished_rows_are_not_computed_again(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from cstformer.errors import CSTError
 from cstformer.report import tables
+from cstformer.report.results_page import write_results_md
 
 
 def print_out(result, width=120, styles=False):
@@ -144,7 +145,7 @@ def test_results_md_has_a_section_per_run(result, tmp_path):
     other = copy.deepcopy(result) | {"experiment": "video", "tests": [], "notes": [], "seconds": 10}
     again = copy.deepcopy(result) | {"seed": 1}
     del again["command"]
-    path = tables.write_results_md([result, other, again], tmp_path / "RESULTS.md")
+    path = write_results_md([result, other, again], tmp_path / "RESULTS.md")
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# Results\n")
     headings = re.findall(r"^## (.*)$", text, flags=re.M)
@@ -153,7 +154,7 @@ def test_results_md_has_a_section_per_run(result, tmp_path):
     assert "torch 2.9.0" in text and "24 min 17 s" in text
     assert [f.name for f in tmp_path.iterdir()] == ["RESULTS.md"]
     with pytest.raises(CSTError, match="at least one result"):
-        tables.write_results_md([], tmp_path / "RESULTS.md")
+        write_results_md([], tmp_path / "RESULTS.md")
 
 
 def test_load_result_returns_what_was_written(result, tmp_path):

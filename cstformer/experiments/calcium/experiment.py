@@ -4,15 +4,16 @@ Command: ``cst run calcium --preset default``. Run time: about an hour on two co
 Expect: with the random split the stimulus is decoded with an R² of 0.44 from CST and of 0.36 from the raw data (paper,
 on its own recordings: 0.77 from CST-base, 0.60 from the raw data).
 
-Ten animals of 15 minutes are simulated and their recordings preprocessed. CST and seven rivals train for six minutes
-each on the first 70 % of five animals and are tested on the last 30 % of all ten: frames and frames in between against
-the noise-free activity, and the contrast of the stimulus decoded from CST's attention or from the rival's latent state.
-Two more models train on a real recording, if the folder that ``CST_DATA`` names has it, and one on waves of known
-speed.
+Ten animals of 15 minutes are simulated and their recordings preprocessed. CST and seven rivals train for two and a
+half minutes each, with three seeds, on the first 70 % of five animals and are tested on the last 30 % of all ten:
+frames and frames in between against the noise-free activity, and the contrast of the stimulus decoded from CST's
+attention or from the rival's latent state. Two more models train on a real recording, if the folder that ``CST_DATA``
+names has it, and one on waves of known speed.
 """
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from cstformer.experiments.calcium.rows import (
     MAIN,
     NOISY_START,
     PAPER_R2,
+    QUESTIONS,
     RAW,
     RECORDING,
     RINGS,
@@ -55,7 +57,8 @@ from cstformer.experiments.calcium.task import (
 )
 from cstformer.experiments.figures import write_figures
 from cstformer.experiments.metrics import paired_tests, summary
-from cstformer.experiments.training import ended_notes, finished_result, train_cell
+from cstformer.experiments.training import ended_notes, finished_result, search_notes, searched, train_cell
+from cstformer.report.main_table import comparison
 from cstformer.training.settings import PRESETS
 
 
@@ -77,6 +80,7 @@ class CalciumExperiment(Experiment):
             segments=40,
             choosing=1,
             rings=(8, 6),
+            seeds=1,
             minutes=1.0,
             overlap=1,
             preset="smoke",
@@ -105,6 +109,10 @@ class CalciumExperiment(Experiment):
             cells += [Cell(row, RECORDING) for row in rows]
         return cells + [Cell(row, RINGS) for row in (MAIN, *waves.METHODS)]
 
+    def repeats(self, cell: Cell, config: Config) -> int:
+        """Networks on the simulated animals are trained several times."""
+        return config.seeds if cell.condition == SIMULATED and cell.model not in CLASSICAL else 1
+
     def row_name(self, name: str) -> str:
         """Translate keys of `BASELINES` to rows."""
         # Of several rows of one rival, the key means the first.
@@ -122,8 +130,10 @@ class CalciumExperiment(Experiment):
         if cell.condition == RINGS:
             return _on_rings(cell, config, seed, folder, progress)
         animals = _animals(config, seed, folder.parent.parent)
-        model = make_model(cell.model, config, seed)
-        facts = train_cell(model, training_samples(animals), folder, progress)
+        model = make_model(cell.model, config, seed + cell.repeat)
+        samples = training_samples(animals)
+        model, facts = searched(model, samples) if cell.model in RIVALS else (model, {})
+        facts |= train_cell(model, samples, folder, progress)
         arrays, more = measure_animals(model, cell.model == RAW, animals, config, seed)
         return finished_result(model, arrays, facts | more)
 
@@ -141,9 +151,11 @@ class CalciumExperiment(Experiment):
             names = [name for _, name in rows]
             first = next((name for name in names if name.split(",")[0] in (*config.rows, MAIN)), None)
             if first is not None and paired:
-                pairs += [(first, other, condition) for other in names if other != first]
+                others = names if condition == RINGS else QUESTIONS
+                pairs += [(first, other, condition) for other in others if other != first]
         planned = planned_figures(config, _animals(config, seed, out), _rings(config, seed)[1], seed, results)
         return {
+            "main": _main(table, config),
             "table": table,
             "tests": paired_tests(errors, pairs),
             "figures": write_figures(planned, out),
@@ -225,7 +237,7 @@ def _on_rings(cell: Cell, config: Config, seed: int, folder: Path, progress: boo
 
 
 Rows = dict[tuple[Cell, str], dict[str, np.ndarray]]
-"""Metrics of a table by cell and row name, one number for each observation."""
+"""Metrics of a table by cell and row name, (seeds, observations)."""
 
 
 def _tables(results: dict[Cell, CellResult]) -> list[tuple[str, Rows, bool]]:
@@ -233,17 +245,17 @@ def _tables(results: dict[Cell, CellResult]) -> list[tuple[str, Rows, bool]]:
     animals = {cell: r for cell, r in results.items() if cell.condition == SIMULATED}
     tables: list[tuple[str, Rows, bool]] = []
     for kind in FRAMES:
-        tables.append((kind, {(c, c.model): _columns(r.arrays, kind) for c, r in animals.items()}, True))
+        tables.append((kind, {(c, c.model): _columns(r, kind) for c, r in animals.items()}, True))
     for split in (BLOCKED, RANDOM):
-        decoded = {(c, c.model): r.arrays for c, r in animals.items() if f"{split} {CHOSEN}" in r.arrays}
-        rows = {key: _decoding(arrays, split, CHOSEN) for key, arrays in decoded.items()}
+        decoded = {(c, c.model): r for c, r in animals.items() if f"{split} {CHOSEN}" in r.arrays}
+        rows = {key: _decoding(result, split, CHOSEN) for key, result in decoded.items()}
         for cell, name in decoded:
             if name == RAW:
-                rows[cell, f"{RAW}, {LAST}"] = _decoding(animals[cell].arrays, split, LAST)
+                rows[cell, f"{RAW}, {LAST}"] = _decoding(animals[cell], split, LAST)
         tables.append((f"decoding, {split}", rows, True))
         for cell, r in animals.items():
             ways = list(r.facts.get("chosen_by", {}))
-            rows = {(cell, f"{cell.model}, {way}"): _decoding(r.arrays, split, way) for way in ways}
+            rows = {(cell, f"{cell.model}, {way}"): _decoding(r, split, way) for way in ways}
             if rows:
                 tables.append((f"decoding, {split}, maps of {cell.model}", rows, False))
     recorded = {(c, c.model): _recorded(r.arrays) for c, r in results.items() if c.condition == RECORDING}
@@ -254,19 +266,33 @@ def _tables(results: dict[Cell, CellResult]) -> list[tuple[str, Rows, bool]]:
     return tables
 
 
-def _columns(arrays: Arrays, kind: str) -> dict[str, np.ndarray]:
-    """Scores of frames by name, one number for each animal."""
-    return {key.removeprefix(f"{kind} "): x for key, x in arrays.items() if key.startswith(f"{kind} R²")}
+def _columns(result: CellResult, kind: str) -> dict[str, np.ndarray]:
+    """Scores of frames by name, (seeds, animals)."""
+    keys = [key for key in result.arrays if key.startswith(f"{kind} R²")]
+    return {key.removeprefix(f"{kind} "): result.over_seeds(itemgetter(key)) for key in keys}
 
 
-def _decoding(arrays: Arrays, split: str, way: str) -> dict[str, np.ndarray]:
-    error, score = arrays[f"{split} {way}"].T
+def _decoding(result: CellResult, split: str, way: str) -> dict[str, np.ndarray]:
+    error, score = np.moveaxis(result.over_seeds(itemgetter(f"{split} {way}")), -1, 0)
     return {"R²": score, "MSE": error}
 
 
 def _recorded(arrays: Arrays) -> dict[str, np.ndarray]:
     names = ("R²", "R² of a frame", "R² of a pixel")
     return {f"{n}, {part}": arrays[part][[i]] for part in real.PARTS for i, n in enumerate(names)}
+
+
+def _main(table: list[dict[str, Any]], config: Config) -> list[dict[str, Any]]:
+    questions = {
+        "stimulus decoded from the activity (simulated cortex)": (f"decoding, {RANDOM}", "R²", (0.774, "93.3 M")),
+        "frames between frames (simulated cortex)": (FRAMES[1], None, None),
+    }
+    found = []
+    for question, (condition, metric, paper) in questions.items():
+        first = next((row["metrics"] for row in table if row["condition"] == condition), {})
+        column = metric or next(iter(first), "")
+        found += comparison(table, question, condition, column, config.rows[-1], list(RIVALS), list(CLASSICAL), paper)
+    return found
 
 
 def _notes(config: Config, results: dict[Cell, CellResult]) -> list[str]:
@@ -291,7 +317,7 @@ def _notes(config: Config, results: dict[Cell, CellResult]) -> list[str]:
                 f"{cell.model} is decoded from {result.facts['way']!r}, chosen by the blocked split on the training "
                 "part of training animals; the tables of maps have every other way."
             )
-    notes += ended_notes(results)
+    notes += search_notes(results) + ended_notes(results)
     if not any(cell.condition == RECORDING for cell in results):
         notes.append(f"The real recording was left out: CST_DATA does not name a folder with {real.FILE}.")
     else:

@@ -25,6 +25,8 @@ RIVALS = {
     "DeepInterpolation": "blind-spot",
 }
 RIVAL_SETTINGS: dict[str, dict[str, Any]] = {WIDE_LFADS: {"factors": 100}}  # the paper's number; the default is 40
+QUESTIONS = ("LFADS", "ViViT", START, MODES_GP, RAW)
+"""Rows that CST is tested against: the paper's best rivals, and the best filters."""
 CLASSICAL = {
     RAW: "copy",
     "linear": "linear",
@@ -82,7 +84,9 @@ class Config:
     rings: tuple[int, int] = (600, 100)
     """Waves of known speed: for training, for testing."""
     ring_noise: float = 0.1
-    minutes: float = 6.0
+    seeds: int = 3
+    """Trainings of each row that is compared by a test."""
+    minutes: float = 2.5
     """Time limit of each training."""
     overlap: int = 2
     """Patches over each pixel along an axis in CST's derivatives and in its frames of the recording."""

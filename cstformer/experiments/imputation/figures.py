@@ -42,7 +42,7 @@ def planned_figures(
         curves = _curves(results, condition)
         if not curves:
             continue
-        task = make_task(f"{condition}, seed 0", config, seed)
+        task = make_task(condition, config, seed)
         assert isinstance(task, GapTask)
         if data_of(condition) == PHYSIONET:
             yield PlannedFigure(
@@ -72,7 +72,7 @@ def planned_figures(
     histories = {
         _short_name(cell.condition): result.facts["history"]
         for cell, result in results.items()
-        if cell.model == CST_ROW and "history" in result.facts and cell.condition.endswith("seed 0")
+        if cell.model == CST_ROW and "history" in result.facts
     }
     yield from learning_figure(
         histories,
@@ -84,7 +84,7 @@ def planned_figures(
 def _short_name(condition: str) -> str:
     """The data set, and the share of removed cells of ETTh1, which has several.
 
-    >>> _short_name("ETTh1, 10 % removed, seed 0"), _short_name("ERA5, every sixth hour given, seed 0")
+    >>> _short_name("ETTh1, 10 % removed"), _short_name("ERA5, every sixth hour given")
     ('ETTh1, 10 %', 'ERA5')
     """
     return condition.split(" removed")[0] if data_of(condition) == ETT else data_of(condition)
@@ -95,7 +95,7 @@ def _curves(results: dict[Cell, CellResult], condition: str) -> Curves:
     found = {
         cell.model: result.arrays["curve"]
         for cell, result in results.items()
-        if cell.condition == f"{condition}, seed 0" and "curve" in result.arrays
+        if cell.condition == condition and "curve" in result.arrays
     }
     if CST_ABSOLUTE in found:
         found.pop(CST_ROW, None)
@@ -114,7 +114,8 @@ def error_by_share(table: Sequence[dict[str, Any]], config: Config) -> Figure:
         for name in names:
             mine = [row for row in rows if row["model"] == name]
             x = [100 * conditions[row["condition"]] for row in mine]
-            y, sd = ([row["metrics"][measure][key] for row in mine] for key in ("mean", "std"))
+            y = [row["metrics"][measure]["mean"] for row in mine]
+            sd = [row["metrics"][measure].get("seed_std", 0.0) for row in mine]
             ax.errorbar(x, y, sd, color=colours[name], linestyle=line_of(name), marker="o", markersize=3.5, label=name)
             known = [(a, row["paper"]) for a, row in zip(x, mine, strict=True) if row["paper"]]
             if measure == "MAE" and known:

@@ -37,23 +37,17 @@ def data_of(condition: str) -> str:
     return condition.split(",")[0]
 
 
-def seed_of(condition: str) -> int:
-    """Seed of the condition of a cell, which ends with it."""
-    return int(condition.rsplit(" ", 1)[1])
-
-
 def make_task(condition: str, config: Config, seed: int) -> GapTask | FieldTask:
-    """The task of the condition of a cell, whose own seed is added to that of the run."""
-    data, number = data_of(condition), seed + seed_of(condition)
-    share = next((share for name, share in config.conditions().items() if condition.startswith(name)), None)
+    """The task of a condition; every seed has its own gaps."""
+    data, share = data_of(condition), config.conditions()[condition]
     if data == ERA5:
-        return era5_task(config.part, number)
+        return era5_task(config.part, seed)
     if data == PHYSIONET:
-        return physionet_task(config.part, number, config.records)
+        return physionet_task(config.part, seed, config.records)
     assert share is not None, condition
     if data == ETT:
-        return ett_task(share, config.part, number)
-    return oscillator_task(share, config.part, number, config.train, config.scored)
+        return ett_task(share, config.part, seed)
+    return oscillator_task(share, config.part, seed, config.train, config.scored)
 
 
 def shown_samples(task: GapTask) -> list[int]:

@@ -1,6 +1,6 @@
 """Intervals: how often they cover new observations, and how wide they are.
 
-Command: ``cst run intervals --preset default``. Run time: about an hour and a half on two cores.
+Command: ``cst run intervals --preset default``. Run time: about three quarters of an hour on two cores.
 Expect: coverage within two points of the level for everything that is calibrated, and intervals of CST that are
 narrower than those of the calibrated Gaussian process that it starts from.
 
@@ -60,7 +60,7 @@ class Config:
     """Part of ETTh1 and PhysioNet that is scored."""
     validation: float = 0.15
     """Share of the training samples that is held out, for CST and for the process alike."""
-    minutes: float = 4.0
+    minutes: float = 2.0
     """Time limit of each training."""
     cst: dict[str, Any] = field(default_factory=dict)
     """Changes to the settings of CST."""

@@ -22,7 +22,6 @@ from cstformer.experiments.navier_stokes.errors import (
     shown_times,
 )
 from cstformer.experiments.navier_stokes.rows import (
-    LINEAR,
     MIXED,
     NOISE_ROWS,
     SMOOTH,
@@ -37,7 +36,7 @@ from cstformer.report.style import PAGE_WIDTH, colours_of, line_of, new_figure, 
 
 DIVERGING = "RdBu_r"
 _PICTURES = (SMOOTH, WIENER, "linear")
-_LINES = (SMOOTH, LINEAR, START, WIENER, "cubic", "linear", TO_LINEAR, "FNO2D", "FNO3D (resampled)")
+_LINES = (SMOOTH, START, WIENER, "cubic", "linear", TO_LINEAR, "FNO2D", "FNO3D (resampled)")
 
 
 def planned_figures(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from cstformer.baselines import BASELINES
 from cstformer.data.layout import PatchLayout
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
@@ -92,6 +93,19 @@ def flow_task(flows: Flows, given: int, noise: float, highest: float | None = No
     train = noisy(file.frames(training), training, (noise, highest or noise))
     truth = file.frames(testing)
     return FlowTask(train, noisy(truth, testing, (noise, noise)), truth, unseen_times(flows, given))
+
+
+def filtered_task(task: FlowTask, flows: Flows) -> FlowTask:
+    """The same task with frames that the space–time Wiener filter, the start of CST, has cleaned.
+
+    The filter is fitted to the noisy training frames and sees all given frames of a flow.
+    """
+    wiener = BASELINES["space-time-wiener"]().fit(task.train)
+
+    def clean(samples: Samples) -> Samples:
+        return samples.replace(values=wiener.predict(samples, samples.coords))
+
+    return dataclasses.replace(task, train=clean(task.train), test=clean(task.test))
 
 
 @lru_cache(maxsize=2)

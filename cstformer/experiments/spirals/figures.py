@@ -1,4 +1,7 @@
-"""Figures of the spirals experiment: the paper's 2, 6, 7, 8, 9 and 10, and error against roughness."""
+"""Figures of the spirals experiment: the paper's 2, 6, 7, 8, 9 and 10, and error against roughness.
+
+Those called the paper's draw its models, trained as it says; the default CST has figures of its own or stands beside.
+"""
 
 from __future__ import annotations
 
@@ -56,24 +59,15 @@ def _clean_figures(
 ) -> Iterator[PlannedFigure]:
     """The paper's Figures 2, 6, 7 and 9."""
     p_values = [test for test in tests if test["condition"] == CLEAN]
-    pair = _present(fits, CLEAN, [CST_DEFAULT, BERT])
+    pair, own = (_present(fits, CLEAN, names) for names in ([CST_PAPER, BERT], [CST_DEFAULT, BERT]))
     one, several = _typical(errors, CLEAN, 1)[0], _typical(errors, CLEAN, 4)
     points = _observed(task, one), _test_points(task, one)
     if len(pair) == 2:
         yield PlannedFigure(
             "figure2_overview.png",
             "Spirals: CST and the Transformer between the observed points",
-            "Paper's Figure 2. A: a test curve of median error in the plane, predicted at 1000 coordinates. B: its "
-            "components against time. C: a closer look. D: error of each test curve at its unseen points.",
-            partial(
-                curves.spiral_overview,
-                task.fine,
-                _of(pair, one),
-                *points,
-                _errors(errors, CLEAN, pair),
-                truth=task.clean_fine[one],
-                p_values=p_values,
-            ),
+            f"Paper's Figure 2, with its models and their training. {_OVERVIEW}",
+            partial(_overview, task, errors, pair, one, p_values),
         )
         yield PlannedFigure(
             "figure7_more_spirals.png",
@@ -88,6 +82,13 @@ def _clean_figures(
                 truth=task.clean_fine[several],
             ),
         )
+    if len(own) == 2:
+        yield PlannedFigure(
+            "overview.png",
+            "Spirals: the default CST and the Transformer",
+            f"As the paper's Figure 2, with the default CST. {_OVERVIEW}",
+            partial(_overview, task, errors, own, one, p_values),
+        )
     yield PlannedFigure(
         "figure6_example.png",
         "A spiral",
@@ -98,7 +99,7 @@ def _clean_figures(
     if len(four) > 2:
         yield PlannedFigure(
             "figure9_augmentation.png",
-            "Gaussian augmentation is not what makes CST good",
+            "Gaussian augmentation",
             "Paper's Figure 9. Error of each test curve on clean data; the Transformer with and without "
             "the augmentation.",
             partial(curves.error_distributions, _errors(errors, CLEAN, four), p_values),
@@ -109,7 +110,8 @@ def _noisy_figures(
     task: SpiralTask, fits: Fits, errors: Errors, tests: list[dict[str, Any]]
 ) -> Iterator[PlannedFigure]:
     """The paper's Figures 8 and 10."""
-    chosen, several = _present(fits, NOISY, [CST_DEFAULT, "linear", "cubic", "GP"]), _typical(errors, CLEAN, 4)
+    several = _typical(errors, CLEAN, 4)
+    chosen = _present(fits, NOISY, [CST_PAPER, "linear", "cubic", CST_DEFAULT, "GP"])
     if len(chosen) < 2:
         return
     yield PlannedFigure(
@@ -119,7 +121,7 @@ def _noisy_figures(
         partial(
             curves.noisy_spirals,
             task.fine,
-            _of({name: chosen[name] for name in list(chosen)[:3]}, several),
+            _of({name: chosen[name] for name in list(chosen)[:4]}, several),
             _observed(task, several),
             task.clean_fine[several],
         ),
@@ -133,6 +135,24 @@ def _noisy_figures(
             _errors(errors, NOISY, chosen),
             [test for test in tests if test["condition"] == NOISY],
         ),
+    )
+
+
+_OVERVIEW = (
+    "A: a test curve of median error in the plane, predicted at 1000 coordinates. B: its components against time. C: a "
+    "closer look. D: error of each test curve at its unseen points."
+)
+
+
+def _overview(task: SpiralTask, errors: Errors, pair: Any, one: int, p_values: list[dict[str, Any]]) -> Any:
+    return curves.spiral_overview(
+        task.fine,
+        _of(pair, one),
+        _observed(task, one),
+        _test_points(task, one),
+        _errors(errors, CLEAN, pair),
+        truth=task.clean_fine[one],
+        p_values=p_values,
     )
 
 

@@ -8,23 +8,27 @@ from typing import Any
 from cstformer.baselines import BASELINES
 from cstformer.experiments.spirals.task import CLEAN, CONDITIONS, NOISE, NOISY
 from cstformer.models.cst import CST
+from cstformer.training.settings import preset
 
 FLOOR = "noise-free curve (floor)"
 BERT, BERT_AUGMENTED = "Transformer (BERT)", "Transformer (BERT + augmentation)"
 CST_DEFAULT, CST_PAPER = "CST", "CST (paper preset)"
+EQUAL_STEPS = ", equal steps"
+"""End of the names of the paper's two models with the same number of steps; without it they have the same minutes."""
+CST_STEPS, BERT_STEPS = CST_PAPER + EQUAL_STEPS, BERT + EQUAL_STEPS
 # Rivals of the paper's other experiments that can read curves, by their keys in `BASELINES`.
 RIVALS = ("lstm", "latent-ode", "lfads")
 INTERPOLATION = {"linear": "linear", "cubic": "cubic", "GP": "gp", "mean": "mean", "copy nearest": "nearest"}
-# Each ablation changes one idea of the default model.
+# Each ablation changes one idea of the default model; `cst run sobolev` has those of the Sobolev term.
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "CST with mu = 0": {"mu": 0.0},
     "CST without noise": {"noise": 0.0},
     "CST without hiding": {"hide": 0.0},
     "CST with linear start": {"start": "linear"},
-    "CST with cubic start": {"start": "cubic"},
     "CST joint": {"pattern": "joint"},
-    "CST joint without dummy points": {"pattern": "joint", "dummies": 0},
 }
+PAPER_ROWS = (CST_PAPER, BERT, CST_STEPS, BERT_STEPS, BERT_AUGMENTED)
+"""Rows of the paper's size, with the learning rate of its notebook."""
+CST_DUMMIES = "CST (paper preset), 500 dummy points"
 PAPER_ERROR = {(CST_PAPER, CLEAN): 0.03859, (BERT, CLEAN): 0.04329}
 TINY = {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "steps": 20, "batch": 8}
 """Sizes of the networks of the preset ``smoke``."""
@@ -38,10 +42,18 @@ class Config:
 
     curves: int = 500
     conditions: tuple[str, ...] = CONDITIONS
-    paper_sized: tuple[str, ...] = (CLEAN, NOISY)
-    """Conditions in which the two models of the paper's size are compared."""
-    minutes: float = 5.0
-    """Time limit of each of these two models, and of each rival."""
+    seeds: int = 5
+    """Trainings of CST and of the models of the paper's size."""
+    fewer: int = 3
+    """Trainings of each rival and ablation."""
+    paper_sized: tuple[str, ...] = CONDITIONS
+    """Conditions in which the models of the paper's size are compared."""
+    minutes: float = 2.0
+    """Time limit of each of these models, and of each rival."""
+    steps: int = 525
+    """Steps of the rows with `EQUAL_STEPS`, whatever their time; the published notebook had its best weights there."""
+    most_dummies: dict[str, Any] | None = field(default_factory=dict)
+    """Changes to the row with the notebook's number of dummy points; None leaves it out."""
     ablate: tuple[str, ...] = (CLEAN, NOISY)
     """Conditions with ablations and rivals."""
     cst: dict[str, Any] = field(default_factory=dict)
@@ -60,15 +72,26 @@ def row_name(name: str) -> str:
 
 def make_model(name: str, config: Config, seed: int) -> Any:
     """The model of a row, not fitted."""
-    if name == CST_PAPER:
-        return CST.preset("paper", **{"seed": seed, "max_minutes": config.minutes, **config.paper})
-    if name in (BERT, BERT_AUGMENTED):
+    budget: dict[str, Any] = {"seed": seed, "max_minutes": config.minutes}
+    equal: dict[str, Any] = {"steps": config.steps, "max_minutes": None} if name.endswith(EQUAL_STEPS) else {}
+    if name in (CST_PAPER, CST_STEPS):
+        return CST.preset("paper", **budget | config.paper | equal)
+    if name == CST_DUMMIES:  # a search for μ would take half an hour
+        fixed = {"steps": config.steps, "max_minutes": None, "mu": 0.0, "dummies": preset("paper")["dummies"]}
+        return CST.preset("paper", **budget | config.paper | fixed | (config.most_dummies or {}))
+    if name in (BERT, BERT_STEPS, BERT_AUGMENTED):
         noise = NOISE if name == BERT_AUGMENTED else 0.0
-        changes = {"seed": seed, "max_minutes": config.minutes, "augmentation": noise, **config.bert}
-        return BASELINES["transformer"].preset("paper", **changes)
+        return BASELINES["transformer"].preset("paper", **budget | {"augmentation": noise} | config.bert | equal)
     if name in INTERPOLATION:
         return BASELINES[INTERPOLATION[name]]()
     if name in KEYS:
-        preset = "smoke" if config.cst == TINY else "default"
-        return BASELINES[KEYS[name]].preset(preset, seed=seed, max_minutes=config.minutes)
+        return BASELINES[KEYS[name]].preset("smoke" if config.cst == TINY else "default", **budget)
     return CST(**{"seed": seed, **config.cst, **ABLATIONS.get(name, {})})
+
+
+def questions(condition: str) -> list[tuple[str, str, str]]:
+    """Pairs of rows that are tested: CST against its nearest rivals, and the paper's claims about its own models."""
+    pairs = [(CST_DEFAULT, BERT), (CST_DEFAULT, "GP"), (CST_DEFAULT, "cubic")]
+    pairs += [(CST_PAPER, BERT), (CST_STEPS, BERT_STEPS), (CST_PAPER, "linear"), (CST_PAPER, "cubic")]
+    pairs += [(BERT_AUGMENTED, BERT)]
+    return [(first, second, condition) for first, second in pairs]
