@@ -10,19 +10,22 @@ is the series quotient of the other columns by the last.
 
 E is the one large tensor, queries × keys for each order. Three decisions keep it fast:
 
-- It is computed for a piece of the batch and of the queries at a time, so that it stays in the cache.
+- It is computed for a piece at a time, some samples, or heads of a sample, or queries of a head, so that it stays in the
+  cache. A piece of few queries of all heads would be slower: the gradients of all keys are added up once a piece.
 - Backward recomputes it where storing it would take too much memory (``_KEEP``).
 - Sums over orders are taken inside the matrix products, by concatenating the features of all terms:
   :math:`\sum_i q_i k_{j-i}^T = [q_0 | q_1 | \dots]\,[k_j | k_{j-1} | \dots]^T`.
 
-Shapes: B samples, h heads, m queries, n keys, f features; p is a piece of the queries. Every tensor has a first axis
+Shapes: B samples, h heads, m queries, n keys, f features; a piece has p queries. Every tensor has a first axis
 for the directions: 1 for order 0, D above.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,7 +36,7 @@ from cstformer.taylor.recurrences import LOG2_E, Split
 from cstformer.taylor.series import Series
 
 # Sizes set speed and memory only.
-_PIECE = 2**19  # numbers of one order of E per piece: 2 MB in float32, so that a few of them stay in the cache
+_PIECE = 2**20  # numbers of one order of E per piece: 4 MB in float32, so that a few of them stay in the cache
 _KEEP = 2**26  # numbers of all orders of E up to which they are stored for backward: 256 MB in float32 per layer
 
 Parts = list[Tensor]  # by order: (1, ...), then (D, ...)
@@ -61,13 +64,13 @@ class _SoftmaxSums(torch.autograd.Function):
         out = q.new_empty(1 + top * directions, *q.shape[1:-1], v.shape[-1] + 1)
         sums = Split(out, top, directions)
         all_exist = bool(exists.all())
-        for batch, rows in _pieces(q, k):
-            queries, keys, values = _take(q, k, v, orders, batch, rows)
-            weights = _weights(queries, keys, None if all_exist else exists[batch], top)
+        for piece in _pieces(q, k):
+            queries, keys, values = _take(q, k, v, orders, piece)
+            weights = _weights(queries, keys, None if all_exist else exists[piece.samples], top)
             if kept is not None:
                 kept += weights
             for j, y in enumerate(_convolve(weights, values, top)):
-                sums[j][:, batch, :, rows] = y
+                sums[j][piece.queries] = y
         ctx.save_for_backward(q, k, v, exists, *(kept or ()))
         return out
 
@@ -77,48 +80,67 @@ class _SoftmaxSums(torch.autograd.Function):
         *each, directions = ctx.orders
         top = max(each)
         all_exist = bool(exists.all())
-        for_q, for_k = torch.empty_like(q), torch.zeros_like(k)
-        for_v = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)  # the column of ones included, cut off at the end
+        # Stored as `_products` computes them, transposed. The column of ones is included in for_v, cut off at the end.
+        for_q, for_k = torch.empty_like(q), torch.zeros_like(k.mT, memory_format=torch.contiguous_format).mT
+        for_v = v.new_zeros(*v.shape[:-2], v.shape[-1] + 1, v.shape[-2]).mT
         q_parts, k_parts, v_parts = (
             Split(x, order, directions) for x, order in zip((for_q, for_k, for_v), each, strict=True)
         )
         y_parts = Split(gradient, top, directions)
-        for number, (batch, rows) in enumerate(_pieces(q, k)):
-            queries, keys, values = _take(q, k, v, ctx.orders, batch, rows)
+        for number, piece in enumerate(_pieces(q, k)):
+            queries, keys, values = _take(q, k, v, ctx.orders, piece)
             weights = kept[number * (top + 1) : (number + 1) * (top + 1)]
-            weights = weights or _weights(queries, keys, None if all_exist else exists[batch], top)
-            y = [y_parts[j][:, batch, :, rows] for j in range(top + 1)]
+            weights = weights or _weights(queries, keys, None if all_exist else exists[piece.samples], top)
+            y = [part[piece.queries] for part in y_parts]
             for_weights = [_outer(y[i:], values, i) for i in range(top + 1)]
             for_logits = _exp_adjoint(for_weights, weights)
             # A key is read by all pieces of the queries, so its gradient and its value's are sums over the pieces.
             for order, g in enumerate(_correlate(weights, y, each[2])):
-                v_parts[order][:, batch] += g
+                v_parts[order][piece.keys] += g
             for order, g in enumerate(_correlate_back(for_logits, keys, each[0])):
-                q_parts[order][:, batch, :, rows] = g
+                q_parts[order][piece.queries] = g
             for order, g in enumerate(_correlate_back(for_logits, queries, each[1], transposed=True)):
-                k_parts[order][:, batch] += g
+                k_parts[order][piece.keys] += g
         return for_q, for_k, for_v[..., :-1], None, None
 
 
-def _pieces(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Samples and queries of each piece: some queries of one sample, or all queries of several samples."""
-    batch, heads, m = q.shape[1:4]
-    row = heads * k.shape[3]  # numbers of E for one query
-    rows = max(1, min(m, _PIECE // row))
-    samples = max(1, _PIECE // (row * m)) if rows == m else 1
-    for b in range(0, batch, samples):
-        for r in range(0, m, rows):
-            yield slice(b, b + samples), slice(r, r + rows)
+class _Piece(NamedTuple):
+    """What is computed at a time: all heads of some samples, or some heads of a sample, or some queries of a head."""
+
+    samples: slice
+    heads: slice
+    rows: slice
+
+    @property
+    def queries(self) -> tuple[slice, ...]:
+        """Its part of (·, B, h, m, f)."""
+        return slice(None), *self
+
+    @property
+    def keys(self) -> tuple[slice, ...]:
+        """Its part of (·, B, h, n, f)."""
+        return slice(None), self.samples, self.heads
 
 
-def _take(q: Tensor, k: Tensor, v: Tensor, orders: Orders, batch: slice, rows: slice) -> tuple[Parts, Parts, Parts]:
+def _pieces(q: Tensor, k: Tensor) -> Iterator[_Piece]:
+    """The pieces of `_PIECE` numbers of E, or of one query if it has more."""
+    count, heads, m = q.shape[1:4]
+    row = k.shape[3]  # numbers of E for one query
+    steps = []  # at most this many samples, heads and queries, from the largest axis that fits
+    for size, one in ((count, heads * m * row), (heads, m * row), (m, row)):
+        steps.append(max(1, min(size, _PIECE // one)))
+    for s, h, r in itertools.product(*(range(0, n, step) for n, step in zip((count, heads, m), steps, strict=True))):
+        yield _Piece(*(slice(first, first + step) for first, step in zip((s, h, r), steps, strict=True)))
+
+
+def _take(q: Tensor, k: Tensor, v: Tensor, orders: Orders, piece: _Piece) -> tuple[Parts, Parts, Parts]:
     """A piece by order: queries (·, B, h, p, f), keys (·, B, h, n, f), values with ones (·, B, h, n, f_v + 1)."""
     *each, directions = orders
     queries, keys, values = (Split(x, order, directions) for x, order in zip((q, k, v), each, strict=True))
     return (
-        [x[:, batch, :, rows] for x in queries],
-        [x[:, batch] for x in keys],
-        [F.pad(x[:, batch], (0, 1), value=float(j == 0)) for j, x in enumerate(values)],  # ones are constant
+        [x[piece.queries] for x in queries],
+        [x[piece.keys] for x in keys],
+        [F.pad(x[piece.keys], (0, 1), value=float(j == 0)) for j, x in enumerate(values)],  # ones are constant
     )
 
 
