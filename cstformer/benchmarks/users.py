@@ -27,8 +27,8 @@ from cstformer.datasets.era5 import era5_file, era5_task
 from cstformer.datasets.ett import ett_file, ett_task
 from cstformer.datasets.spirals import make_spirals, regular_indices
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.models.answers import predict_movie
 from cstformer.models.cst import CST
+from cstformer.models.movie_answers import predict_movie
 from cstformer.system.memory import keep_freed_memory
 
 MINUTES = 2.0  # of each training on ETTh1 and ERA5

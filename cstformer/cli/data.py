@@ -123,12 +123,16 @@ def _describe_array(args: argparse.Namespace, key: str | None) -> tuple[str, int
 
     from cstformer.data.clocks import describe_clock
     from cstformer.data.movie_files import one_colour, open_movie
+    from cstformer.data.unread import check_frames
 
     options = movie_options(args)
     movie, times = one_colour(*open_movie(args.file, key), *(options[name] for name in ("channel", "times", "rate")))
+    check_frames(args.file, movie)
     some = np.unique(np.linspace(0, len(movie) - 1, 100).round().astype(int))
-    read = np.stack([movie[int(i)] for i in some])
+    frames = (movie[int(i)] for i in some)  # one at a time: a hundred may be gigabytes
+    ranges = [(np.nanmin(frame), np.nanmax(frame)) for frame in frames if not np.isnan(frame).all()]
     where = "" if len(some) == len(movie) else f" in {len(some)} frames"
     size = f"{len(movie)} frames of {' × '.join(map(str, movie.shape[1:]))} ({movie.dtype})"
-    values = f"values {np.nanmin(read):.4g} to {np.nanmax(read):.4g}{where}"
+    low, high = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else (np.nan, np.nan)
+    values = f"values {low:.4g} to {high:.4g}{where}"
     return f"movie of {size}, {describe_clock(times)}\n{values}", movie.shape[3] if movie.ndim == 4 else 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cstformer.cli.common import add_columns, add_command, add_overwrite, columns, text_format, whole_numbers
+from cstformer.cli.make_data import add_cluster
 from cstformer.cli.movies import add_movie, movie_options
 from cstformer.errors import CSTError
 
@@ -39,6 +40,8 @@ examples:
     cst predict model movie.tif --at 0,0.5,1 --out frames.tif
   how fast they change, by a model that was fitted with --modes
     cst predict model movie.tif --at 0,0.5,1 --derivative 1 --out slopes.npz
+  a recording larger than memory, on two machines; the same command goes on if it was stopped
+    cst predict model movie.zarr --at 0:600:0.05 --out frames.zarr --scheduler tcp://10.0.0.1:8786
   a recording with dropped frames on a regular clock: from 0 to 600 s, every 0.05 s
     cst predict model recording.nwb --at 0:600:0.05 --out answer.nwb"""
 
@@ -59,8 +62,8 @@ def add(commands: Any) -> None:
         "--out",
         required=True,
         metavar="FILE",
-        help="npz, csv, tsv, parquet, nc or zarr; for a movie npz, tif, nwb (in a processing module), or a new folder "
-        "for U.npy and SVT.npy if CONTEXT or MODEL has modes",
+        help="npz, csv, tsv, parquet, nc or zarr; for a movie zarr or tif (written piece by piece, in little memory), "
+        "npz, nwb (in a processing module), or a new folder for U.npy and SVT.npy if CONTEXT or MODEL has modes",
     )
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
     parser.add_argument(
@@ -78,21 +81,18 @@ def add(commands: Any) -> None:
     )
     add_columns(parser)
     add_overwrite(parser)
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_cluster(parser)
     add_movie(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and write the answers to a file."""
     from cstformer.data.checks import extrapolation
-    from cstformer.data.grids import OURS
     from cstformer.data.movie_files import is_movie
     from cstformer.models.cst import CST
     from cstformer.models.model_files import MODES
-    from cstformer.system.targets import check_output
     from cstformer.taylor.derivatives import check_multi_index
 
-    check_output(args.out, OURS, (args.model, args.context, args.at, args.times), args.overwrite)
     model = CST.load(args.model)
     d = model.network_.architecture.d
     index = (0,) * d
@@ -110,43 +110,56 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_output(args: argparse.Namespace, target: Path, mark: str) -> None:
+    from cstformer.system.targets import check_output
+
+    check_output(target, mark, (args.model, args.context, args.at, args.times), args.overwrite)
+
+
 def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
     """Write frames (m, H, W[, C]) and their times; return their shape."""
-    from cstformer.data.modes import Modes
-    from cstformer.data.movie_files import load_movie
+    from cstformer.data.movie_stores import MARK, STREAMED
     from cstformer.data.movie_writers import check_target, write_movie
-    from cstformer.models.answers import BOUNDS, predict_modes, predict_movie
+    from cstformer.models.answers import BOUNDS
     from cstformer.models.model_files import MODES
+    from cstformer.models.streaming import MovieQuestion, answer_movie
 
     modes = Path(args.model) / MODES if model.layout_ is None else None
     out = Path(args.out)
+    streamed = out.suffix.lower() in STREAMED
     if modes is not None and args.interval is not None and not out.suffix:
-        raise CSTError(f"{out}: bounds are not sums of modes; write them as .npz, .tif or .nwb")
+        raise CSTError(f"{out}: bounds are not sums of modes; write them as .npz, .tif, .zarr or .nwb")
+    if args.scheduler is not None and not streamed:
+        raise CSTError(f"--scheduler: a cluster writes {', '.join(STREAMED)}, not {out}")
     targets = [out] if args.interval is None else [out.with_name(out.stem + end + out.suffix) for end in BOUNDS]
     for target in targets:
+        _check_output(args, target, MARK)
         check_target(target, args.context, modes)
-    movie, times = load_movie(args.context, **movie_options(args))
     at = read_times(args.at)
-    if modes is not None:
-        frames = predict_modes(model, Modes.load(modes), movie, times, at, index[0], args.interval)
-    else:
-        frames = predict_movie(model, movie, times, at, index, args.interval)
-        frames = frames if movie.ndim == 4 else frames[..., 0]
+    question = MovieQuestion(args.model, args.context, at, index, args.interval, **movie_options(args))
+    if streamed:
+        options = {"scheduler": args.scheduler, "overwrite": args.overwrite, "progress": not args.quiet}
+        return answer_movie(question, out, **options)
+    parts = question.answers().in_memory(at)
     slope = any(index)
     about = f"Frames of a continuous spatiotemporal transformer{f' (derivative {args.derivative})' if slope else ''}."
-    for target, part in zip(targets, [frames] if args.interval is None else frames, strict=True):
-        write_movie(target, part, at, args.context, about, modes, slope)
-    return frames.shape[-movie.ndim :]
+    for target, frames in zip(targets, parts, strict=True):
+        write_movie(target, frames, at, args.context, about, modes, slope)
+    return parts.shape[1:]
 
 
 def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...]) -> tuple[int, ...]:
     """Write the answers as samples; return the shape (N, m, c) of their values."""
     import numpy as np
 
+    from cstformer.data.grids import OURS
     from cstformer.data.queries import load_queries, table_queries
     from cstformer.data.sample_files import check_target, write_samples
     from cstformer.models.answers import beside_bounds, predict_intervals, predict_samples, read_context
 
+    if args.scheduler is not None:
+        raise CSTError("--scheduler is for movies; samples are answered here")
+    _check_output(args, Path(args.out), OURS)
     check_target(args.out)
     context = read_context(model, args.context, **columns(args))
     inline = _numbers(args.at)

@@ -101,6 +101,8 @@ def from_model_epoch(
 MARGIN = 0.1
 """How far beyond the training domain queries are answered with a warning, over its extent; farther ones are refused."""
 _EXTRAPOLATE: ContextVar[bool] = ContextVar("extrapolate", default=False)
+OUTSIDE = "coordinates lie outside the training domain"
+"""How the message of `check_outside` begins."""
 _HELD = "the start holds the value of the nearest observed point there, and the network has learned nothing"
 
 
@@ -127,10 +129,7 @@ def check_outside(
     far = outside[:strict]
     refused = not _EXTRAPOLATE.get() and bool((far > MARGIN).any())
     axis = int(far.argmax() if refused else outside.argmax())
-    what = (
-        f"coordinates lie outside the training domain by up to {outside[axis]:.1%} of its extent along "
-        f"{coord_names[axis]!r}"
-    )
+    what = f"{OUTSIDE} by up to {outside[axis]:.1%} of its extent along {coord_names[axis]!r}"
     if refused:
         raise CSTError(f"{what}; extrapolate=True answers them all the same, but {_HELD}")
     warnings.warn(f"{what}; answers there are extrapolated: {_HELD}", CSTWarning, stacklevel=stacklevel)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +17,10 @@ from cstformer.data.arrays import check_size
 from cstformer.data.covariates import chosen_covariates
 from cstformer.data.layout import PatchLayout
 from cstformer.data.names import parsed_ids
+from cstformer.data.unread import Unread
 from cstformer.errors import CSTError, CSTWarning, unknown
 from cstformer.system.extras import need
-from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5
+from cstformer.system.files import MAX_BYTES, check_bytes, check_hdf5, readable
 from cstformer.system.zarr_files import open_zarr, open_zarr_dataset
 
 if TYPE_CHECKING:
@@ -37,13 +40,43 @@ def known_meta(samples: Samples) -> dict[str, Any]:
 
 
 def open_xarray(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """Dataset in memory of a NetCDF or Zarr file; dates are decoded, except in files that `Samples.save` wrote."""
+    """Dataset in memory of a NetCDF or Zarr file; see `open_unread`."""
+    with open_unread(path) as data:
+        check_bytes(path, data.nbytes, max_bytes)
+        return data.load()
+
+
+@contextmanager
+def open_unread(path: Path) -> Iterator[Any]:
+    """Dataset of a NetCDF or Zarr file, unread; dates are decoded, except in files that `Samples.save` wrote."""
     with _open_dataset(path, decode_times=False) as raw:
-        check_bytes(path, raw.nbytes, max_bytes)
-        if OURS in raw.attrs:
-            return raw.load()
-    with _open_dataset(path, decode_timedelta=False) as decoded:
-        return decoded.load()
+        ours = OURS in raw.attrs
+        if ours:
+            yield raw
+    if not ours:
+        with _open_dataset(path, decode_timedelta=False) as decoded:
+            yield decoded
+
+
+@dataclass(frozen=True)
+class GridArray(Unread):
+    """A variable of a NetCDF or Zarr file, with dates and scaled numbers decoded as they are read."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunks: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, path: Path, variable: Any) -> GridArray:
+        """The same variable, to be read after its file was closed."""
+        stored = variable.encoding.get("chunks") or variable.encoding.get("chunksizes")
+        return cls(path, str(variable.name), variable.shape, variable.dtype, stored and tuple(stored))
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        with readable(self.path, "a grid"), open_unread(self.path) as data:
+            return np.asarray(data[self.name][index].values)
 
 
 def _open_dataset(path: Path, **options: Any) -> Any:

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cstformer.data.arrays import check_size
-from cstformer.data.grids import axis_numbers
 from cstformer.data.layout import PatchLayout
 from cstformer.data.movie_files import one_colour, open_movie
 from cstformer.data.movie_formats import file_kind
@@ -28,10 +27,9 @@ from cstformer.data.patches import frame_queries, frames_to_samples, window_star
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.system.files import check_bytes, readable
-from cstformer.system.zarr_files import open_zarr, open_zarr_dataset
 
 LAZY_FROM = 2**28  # bytes; `cst fit` reads larger movies lazily
-IN_MEMORY = (".npz", ".nc")  # formats that are read whole
+IN_MEMORY = (".npz",)  # formats that are read whole
 BLOCK_BYTES = 2**25  # size of a block of frames, unless one chunk of the file is larger
 POOL = 4  # blocks whose windows are shuffled together
 SUBSET_VALUES = 2**23  # values in the random windows that scaling, noise and prior are estimated from
@@ -42,7 +40,7 @@ class LazyFrames:
 
     Parameters
     ----------
-    path : any file that `load_movie` reads, except `.npz` and NetCDF
+    path : any file that `load_movie` reads, except `.npz`
     patch, window, stride : as in `frames_to_samples`
     key, channel, times, rate : as in `load_movie`
 
@@ -93,7 +91,7 @@ class LazyFrames:
 
     @property
     def frames(self) -> Any:
-        """The whole movie (T, H, W[, C]), unread: a Zarr array."""
+        """The whole movie (T, H, W[, C]), unread."""
         return self._frames
 
     def __len__(self) -> int:
@@ -209,7 +207,7 @@ def _open(
     """The array of frames, unread, and the times."""
     if file_kind(path) in IN_MEMORY:
         raise CSTError(f"a {path.suffix} file cannot be read in pieces; convert it to .zarr, or use load_movie")
-    movie, clock = _open_zarr(path, key) if path.suffix == ".zarr" else open_movie(path, key)
+    movie, clock = open_movie(path, key)
     if movie.ndim not in (3, 4) or 0 in movie.shape:
         raise CSTError(f"has shape {movie.shape}; a movie is (T, H, W[, C])")
     movie, clock = one_colour(movie, clock, channel, times, rate)
@@ -221,29 +219,3 @@ def _open(
 def _chunk(frames: Any) -> int:
     """Frames in a stored piece of the file."""
     return int((getattr(frames, "chunks", None) or (1,))[0])
-
-
-def _open_zarr(path: Path, key: str | None) -> tuple[Any, np.ndarray | None]:
-    import zarr
-
-    node = open_zarr(path)
-    if isinstance(node, zarr.Array):
-        return node, None
-    arrays = dict(node.arrays())
-    movies = [name for name, a in arrays.items() if a.ndim in (3, 4) and a.dtype.kind in "fiub" and key in (None, name)]
-    if len(movies) != 1:
-        raise CSTError(f"must have one array of shape (T, H, W[, C]), found {movies}; choose one by key=")
-    movie = arrays[movies[0]]
-    if {"scale_factor", "add_offset"} & set(movie.attrs):
-        raise CSTError(f"{movies[0]!r} is stored scaled (scale_factor, add_offset); store plain numbers")
-    return movie, _times(path, arrays, movies[0])
-
-
-def _times(path: Path, arrays: dict[str, Any], movie: str) -> np.ndarray | None:
-    """Times of the frames, found as `load_movie` finds them."""
-    length, dims = arrays[movie].shape[0], getattr(arrays[movie].metadata, "dimension_names", None) or ()
-    if dims and dims[0] in arrays:  # written by xarray: dates become hours
-        with open_zarr_dataset(path, decode_timedelta=False) as data:
-            return axis_numbers(data, str(dims[0]))[0]
-    name = next((k for k in ("times", "time", "t") if k in arrays and arrays[k].shape == (length,)), None)
-    return None if name is None else np.asarray(arrays[name][...], dtype=np.float64)

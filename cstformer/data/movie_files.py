@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cstformer.data.arrays import as_floats
-from cstformer.data.grids import axis_numbers, open_xarray
+from cstformer.data.grids import GridArray, axis_numbers, open_unread
 from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times
 from cstformer.data.unread import Unread
 from cstformer.errors import CSTError, unknown
@@ -59,7 +59,7 @@ def load_movie(
 def open_movie(
     path: str | os.PathLike[str], key: str | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[Any, np.ndarray | None]:
-    """Movie and stored times of a file; frames are read when indexed, except of `.npz`, NetCDF and xarray's Zarr."""
+    """Movie and stored times of a file; frames are read when indexed, except those of an `.npz`."""
     kind = file_kind(path)
     if kind not in (*READERS, ".nc"):
         raise unknown("kind of movie file", kind, (*READERS, ".nc"))
@@ -178,23 +178,23 @@ def _movie_name(path: Path, arrays: dict[str, Any], key: str | None) -> str:
 
 
 def _arrays(path: Path, kind: str, key: str | None, max_bytes: int) -> dict[str, Any]:
-    """Arrays of a file by name; what xarray wrote is read whole, with its dates and scaled numbers decoded."""
+    """Arrays of a file by name; what xarray wrote has its dates and scaled numbers decoded."""
     if kind == ".npz":
         return dict(read_npz(path, max_bytes))
     if kind == ".nc":
-        return _decoded(path, key, max_bytes)
+        return _decoded(path, key)
     if kind == ".zarr" and not hasattr(open_zarr(path), "shape"):
         try:
-            return _decoded(path, key, max_bytes)
+            return _decoded(path, key)
         except KeyError:  # a group without dimension names, not written by xarray
             pass
     return open_arrays(path, key)
 
 
-def _decoded(path: Path, key: str | None, max_bytes: int) -> dict[str, np.ndarray]:
-    data = open_xarray(path, max_bytes)
-    arrays = {str(name): data[name].values for name in data.data_vars}
-    movies = [name for name in ([key] if key in arrays else arrays) if data[name].ndim in (3, 4)]
-    if len(movies) == 1 and data[movies[0]].dims[0] in data.coords:
-        arrays["times"] = axis_numbers(data, str(data[movies[0]].dims[0]))[0]
-    return arrays
+def _decoded(path: Path, key: str | None) -> dict[str, Any]:
+    with open_unread(path) as data:
+        arrays: dict[str, Any] = {str(name): GridArray.of(path, data[name]) for name in data.data_vars}
+        movies = [name for name in ([key] if key in arrays else arrays) if arrays[name].ndim in (3, 4)]
+        if len(movies) == 1 and data[movies[0]].dims[0] in data.coords:
+            arrays["times"] = axis_numbers(data, str(data[movies[0]].dims[0]))[0]
+        return arrays

@@ -1,4 +1,4 @@
-"""Write frames to files: npz, TIFF, NWB, or components in a folder."""
+"""Write frames to files: npz, TIFF, Zarr, NWB, or components in a folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 from jaxtyping import Float
 
 from cstformer.data.movie_formats import file_kind
+from cstformer.data.movie_stores import MARK, create_movie, write_frames
 from cstformer.data.nwb_files import write_nwb
 from cstformer.data.svd_files import spatial_components, write_svd
 from cstformer.errors import CSTError
 from cstformer.system.atomic import atomic_path
 from cstformer.system.extras import need
+from cstformer.system.targets import check_replaceable
 
-CLASSIC_TIFF_BYTES = 2**32 - 2**25
-"""Largest movie in a TIFF that ImageJ opens: offsets have 32 bits, and the tags need some room."""
-SUFFIXES = (".npz", ".tif", ".tiff", ".nwb")
+_PACKAGES = {".tif": "tifffile", ".tiff": "tifffile", ".zarr": "zarr", ".nwb": "pynwb"}
+SUFFIXES = (".npz", ".tif", ".tiff", ".zarr", ".nwb")
 
 
 def write_movie(
@@ -33,9 +34,9 @@ def write_movie(
 
     Parameters
     ----------
-    path : `.npz` (values, times); `.tif` (float32, axes and labels of ImageJ; BigTIFF above 4 GB); `.nwb`, a new file
-        with the frames in a processing module; or a name without a suffix, a new folder with `U.npy`, `SVT.npy` and
-        `times.npy`.
+    path : `.npz` (values, times); `.tif` (float32, axes and labels of ImageJ; BigTIFF above 4 GB); `.zarr`, a group
+        that xarray reads; `.nwb`, a new file with the frames in a processing module; or a name without a suffix, a new
+        folder with `U.npy`, `SVT.npy` and `times.npy`.
     times : seconds, in the order of the frames.
     source : the file that the frames come from; NWB takes the session from it.
     description : what the frames are; kept in NWB.
@@ -56,7 +57,8 @@ def write_movie(
         elif kind == ".nwb":
             write_nwb(temporary, frames, times, None if source is None else Path(source), description)
         else:
-            _write_tiff(temporary, frames, times)
+            create_movie(temporary, frames.shape, times, len(frames), str(frames.dtype))
+            write_frames(temporary, 0, frames)
 
 
 def check_target(
@@ -68,8 +70,10 @@ def check_target(
     target, kind = Path(path), Path(path).suffix.lower()
     if kind not in (*SUFFIXES, ""):
         raise CSTError(f"{path}: frames are written as {', '.join(SUFFIXES)}, or to a folder with U.npy and SVT.npy")
-    if kind in (".tif", ".tiff", ".nwb"):
-        need("pynwb" if kind == ".nwb" else "tifffile", for_what=f"{path}: writing {kind}")
+    if kind in _PACKAGES:
+        need(_PACKAGES[kind], for_what=f"{path}: writing {kind}")
+    if kind == ".zarr":
+        check_replaceable(target, MARK)
     if source is not None and target.resolve() == Path(source).resolve():
         raise CSTError(f"{path} is the file that the frames come from; choose another name")
     if kind == "" and file_kind(components or source or "") != "svd":
@@ -79,21 +83,3 @@ def check_target(
         )
     if kind == "" and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CSTError(f"{path} exists already; choose a new folder for U.npy and SVT.npy")
-
-
-def _write_tiff(path: Path, frames: Float[np.ndarray, "T H W *C"], times: Float[np.ndarray, " T"]) -> None:
-    """Grey frames as TYX or TCYX. Labels keep the time of each frame; ``finterval`` is the step if there is one."""
-    import tifffile
-
-    axes = "TYX" if frames.ndim == 3 else "TCYX"
-    data = (frames if frames.ndim == 3 else np.moveaxis(frames, -1, 1)).astype(np.float32)
-    if data.nbytes > CLASSIC_TIFF_BYTES:
-        about = {"axes": axes, "times": times.tolist()}
-        tifffile.imwrite(path, data, bigtiff=True, photometric="minisblack", metadata=about)
-        return
-    channels = data.shape[1] if data.ndim == 4 else 1
-    labels = [f"t={t!r} s" for t in times.tolist() for _ in range(channels)]
-    steps = np.diff(times)
-    even = len(steps) > 0 and steps[0] > 0 and np.allclose(steps, steps[0], rtol=1e-6)
-    interval = {"finterval": float(steps[0])} if even else {}
-    tifffile.imwrite(path, data, imagej=True, metadata={"axes": axes, "Labels": labels, **interval})

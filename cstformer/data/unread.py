@@ -15,6 +15,9 @@ import numpy as np
 
 from cstformer.system.files import check_bytes, readable
 
+PIECE_BYTES = 2**25
+"""Frames that `ReadAhead` reads at once; up to four times as many, if these are one chunk of the file."""
+
 
 class Unread:
     """What NumPy, Dask and `LazyFrames` need of an array besides reading by an index."""
@@ -193,6 +196,38 @@ class LowRankFrames(Unread):
         flat = self.U.reshape(-1, self.U.shape[2])  # (H W, K)
         out = np.tensordot(self.SVT[:, frames], flat, axes=(0, 1))  # (n, C, H W)
         return (out.swapaxes(1, 2).reshape(-1, *self.shape[1:]) + self.base).astype(self.dtype, copy=False)
+
+
+class ReadAhead:
+    """Runs of frames of an unread movie, read in pieces, so that overlapping windows do not read a chunk each.
+
+    >>> movie = ReadAhead(np.arange(6).reshape(6, 1, 1), stop=5)
+    >>> movie(0, 2).ravel().tolist(), movie(1, 4).ravel().tolist()
+    ([0, 1], [1, 2, 3])
+    """
+
+    def __init__(self, movie: Any, stop: int):
+        self.movie, self.stop, self.first, self.frames = movie, stop, 0, np.empty((0,))
+        frame = math.prod(movie.shape[1:]) * np.dtype(movie.dtype).itemsize
+        stored = getattr(movie, "chunks", None) or (1,)
+        check_frames("the movie", movie)
+        most = max(1, PIECE_BYTES // frame)
+        self.ahead = max(1, most // stored[0]) * stored[0] if stored[0] <= 4 * most else most
+
+    def __call__(self, first: int, last: int) -> np.ndarray:
+        """Frames first to last − 1."""
+        if first < self.first or last > self.first + len(self.frames):
+            self.frames = np.empty((0,))  # before the next piece takes memory
+            # A piece ends where a chunk does, except if it must reach farther.
+            end = (first + self.ahead) // self.ahead * self.ahead
+            self.frames, self.first = np.asarray(self.movie[first : max(last, min(end, self.stop))]), first
+        return self.frames[first - self.first : last - self.first]
+
+
+def check_frames(name: Any, movie: Any) -> None:
+    """Refuse a movie of which a frame, or a stored chunk, which is unpacked as a whole, does not fit into memory."""
+    pieces = (movie.shape[1:], getattr(movie, "chunks", None) or ())
+    check_bytes(name, max(map(math.prod, pieces)) * np.dtype(movie.dtype).itemsize)
 
 
 def whole(array: Any) -> np.ndarray:

@@ -14,13 +14,10 @@ workers. `Solutions` in `navier_stokes_reader` reads it.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-import multiprocessing
 import os
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +28,10 @@ from numpy.typing import ArrayLike
 
 from cstformer.errors import CSTError, unknown
 from cstformer.system.atomic import atomic_path
-from cstformer.system.cluster import dask_cluster
+from cstformer.system.blocks import block_bar, computed
 from cstformer.system.extras import need
 from cstformer.system.files import readable
 from cstformer.system.memory import keep_freed_memory
-from cstformer.system.workers import begin_worker
 from cstformer.system.zarr_files import open_zarr
 
 VISCOSITY = 1e-3
@@ -144,9 +140,6 @@ def make_navier_stokes(
     -------
     Number of solutions that this call computed.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from cstformer.system.threads import cores
 
     target = Path(path).absolute()
@@ -157,15 +150,13 @@ def make_navier_stokes(
     group = _claim(target, law)
     missing = [int(block) for block in np.flatnonzero(group["finished"][:] == 0)]
     jobs = min(jobs or cores(), len(missing))
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    already = law.samples - sum(len(members_of(block, law)) for block in missing)
     made = 0
-    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
-        already = law.samples - sum(len(members_of(block, law)) for block in missing)
-        task = bar.add_task("solutions", total=law.samples, completed=already)
+    with block_bar("solutions", law.samples, already, progress) as advance:
         try:
-            for count in _computed(str(target), missing, jobs, scheduler):
+            for count in computed(functools.partial(_make_block, str(target)), missing, jobs, scheduler):
                 made += count
-                bar.advance(task, count)
+                advance(count)
         except OSError as error:
             raise CSTError(f"cannot write {path}: {error.strerror or error}; the same command goes on later") from error
     return made
@@ -231,29 +222,3 @@ def _make_block(path: str, block: int) -> int:
     group["initial"][rows], group["vorticity"][rows] = solutions(list(members), law)
     group["finished"][block] = 1
     return len(members)
-
-
-def _computed(path: str, blocks: list[int], jobs: int, scheduler: str | None) -> Iterator[int]:
-    """Compute the blocks in any order; yield the number of solutions in each after it is written."""
-    if scheduler is not None:
-        with dask_cluster(scheduler) as client:
-            yield from _drained(client.get_executor(pure=False), path, blocks)
-    elif jobs > 1:
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, spawn, begin_worker, (os.getpid(),)) as pool:
-            yield from _drained(pool, path, blocks)
-    else:
-        for block in blocks:
-            yield _make_block(path, block)
-
-
-def _drained(pool: Executor, path: str, blocks: list[int]) -> Iterator[int]:
-    futures = [pool.submit(_make_block, path, block) for block in blocks]
-    try:
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenProcessPool as error:
-        raise CSTError("a worker process was killed (out of memory?); run the same command to go on") from error
-    finally:
-        for future in futures:
-            future.cancel()

@@ -38,9 +38,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield tmp
         for file in [tmp] if tmp.is_file() else [f for f in tmp.rglob("*") if f.is_file()]:
-            _fsync(file)
-        _replace(tmp, target)
-        _fsync(target.parent)
+            fsync(file)
+        move_into_place(tmp, target)
     except OSError as error:
         raise CSTError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
@@ -62,6 +61,14 @@ def scratch_folder(beside: Path) -> Iterator[Path]:
         yield folder
     finally:
         _remove(folder, failed=sys.exc_info()[0] is not None)
+
+
+def move_into_place(path: Path, target: Path) -> None:
+    """Move a file or folder that is complete to its place, where an older one may be; what it replaces is removed."""
+    _replace(path, target)
+    fsync(target.parent)
+    if path.is_dir():  # the older folder, which took its name
+        _remove(path)
 
 
 def _replace(tmp: Path, target: Path) -> None:
@@ -95,7 +102,8 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -86,7 +86,7 @@ def test_missing_pixels_are_missing_and_empty_windows_give_way(tmp_path):
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(np.zeros((4, 3)), r"has shape \(4, 3\); a movie is"), (np.full((9, 8, 8), np.nan), "no observed pixel")],
+    [(np.zeros((4, 3)), r"found 0 in: frames \(4, 3\)"), (np.full((9, 8, 8), np.nan), "no observed pixel")],
 )
 def test_what_is_no_movie_is_refused(tmp_path, data, message):
     zarr.create_array(tmp_path / "x.zarr", data=data)

@@ -10,7 +10,7 @@ from recordings import write_nwb, write_svd
 from small_models import refused
 
 from cstformer import load_movie
-from cstformer.data import movie_writers
+from cstformer.data import movie_stores
 from cstformer.data.movie_writers import write_movie
 
 FRAMES = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
@@ -19,7 +19,7 @@ TIMES = np.array([0.0, 0.1, 0.35, 0.4])
 
 
 @pytest.mark.parametrize("frames", [FRAMES, COLOURS], ids=["one", "two"])
-@pytest.mark.parametrize("suffix", ["npz", "tif"])
+@pytest.mark.parametrize("suffix", ["npz", "tif", "zarr"])
 def test_round_trip(tmp_path, suffix, frames):
     write_movie(tmp_path / f"a.{suffix}", frames, TIMES)
     movie, times = load_movie(tmp_path / f"a.{suffix}")
@@ -38,7 +38,7 @@ def test_what_imagej_sees(tmp_path):
 
 @pytest.mark.parametrize("frames", [FRAMES, COLOURS], ids=["one", "two"])
 def test_large_movies_are_bigtiff(tmp_path, monkeypatch, frames):
-    monkeypatch.setattr(movie_writers, "CLASSIC_TIFF_BYTES", 100)
+    monkeypatch.setattr(movie_stores, "CLASSIC_TIFF_BYTES", 100)
     write_movie(tmp_path / "a.tif", frames, TIMES)
     with tifffile.TiffFile(tmp_path / "a.tif") as file:
         assert file.is_bigtiff
@@ -94,7 +94,9 @@ def test_refusals_replace_nothing(tmp_path):
     before = (tmp_path / "a.npz").read_bytes()
     refused(lambda: write_movie(tmp_path / "a.npz", FRAMES, TIMES, tmp_path / "a.npz"), "the frames come from")
     assert (tmp_path / "a.npz").read_bytes() == before
-    refused(lambda: write_movie(tmp_path / "a.csv", FRAMES, TIMES), "frames are written as .npz, .tif, .tiff, .nwb")
+    refused(
+        lambda: write_movie(tmp_path / "a.csv", FRAMES, TIMES), "frames are written as .npz, .tif, .tiff, .zarr, .nwb"
+    )
     refused(lambda: write_movie(tmp_path / "b.npz", FRAMES, TIMES[:2]), "(4, 5, 6) and (2,)")
     refused(lambda: write_movie(tmp_path / "b", FRAMES, TIMES, tmp_path / "a.npz"), "come from such a folder")
     (tmp_path / "in").mkdir()

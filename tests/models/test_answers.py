@@ -6,7 +6,8 @@ from small_models import blob, fit_quickly, linear_model, named_waves, refused, 
 
 from cstformer import CST, CSTWarning, frames_to_samples
 from cstformer.data.checks import extrapolation
-from cstformer.models.answers import predict_movie, predict_samples
+from cstformer.models.answers import predict_samples
+from cstformer.models.movie_answers import predict_movie
 
 
 @pytest.fixture(scope="module")

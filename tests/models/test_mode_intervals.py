@@ -8,9 +8,9 @@ import pytest
 from cstformer.data.modes import Modes
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
-from cstformer.models.answers import predict_modes
 from cstformer.models.cst import CST
 from cstformer.models.mode_intervals import calibrate_modes
+from cstformer.models.movie_answers import predict_modes
 
 FRAMES, SIDE, STEP = 600, 12, 0.1
 SIGMA = np.linspace(0.2, 0.8, SIDE)[:, None] * np.ones(SIDE)  # noise of each pixel: less at the top

@@ -27,9 +27,9 @@ from cstformer.experiments.clocks.task import Gaps, by_index, linear, load_gaps,
 from cstformer.experiments.figures import write_figures
 from cstformer.experiments.metrics import paired_tests, summary
 from cstformer.experiments.training import MODEL, ended_notes, finished_result, train_cell
-from cstformer.models.answers import predict_modes
 from cstformer.models.cst import CST
 from cstformer.models.model_files import MODES
+from cstformer.models.movie_answers import predict_modes
 from cstformer.training.settings import PRESETS
 
 MAIN, MODES_LINEAR, LINEAR, BY_INDEX = "CST", "modes + linear", "linear", "frames by index"

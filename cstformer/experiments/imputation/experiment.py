@@ -54,7 +54,7 @@ from cstformer.experiments.imputation.task import (
 )
 from cstformer.experiments.metrics import paired_tests, summary
 from cstformer.experiments.training import ended_notes, finished_result, train_cell
-from cstformer.models.answers import predict_movie
+from cstformer.models.movie_answers import predict_movie
 from cstformer.report.main_table import comparison
 from cstformer.training.settings import PRESETS
 
