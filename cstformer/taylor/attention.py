@@ -10,8 +10,8 @@ is the series quotient of the other columns by the last.
 
 E is the one large tensor, queries × keys for each order. Three decisions keep it fast:
 
-- It is computed for a piece at a time, some samples, or heads of a sample, or queries of a head, so that it stays in the
-  cache. A piece of few queries of all heads would be slower: the gradients of all keys are added up once a piece.
+- It is computed for a piece at a time, some samples, or heads of a sample, or queries of a head, so that it stays in
+  the cache. A piece of few queries of all heads would be slower: the gradients of all keys are added up once a piece.
 - Backward recomputes it where storing it would take too much memory (``_KEEP``).
 - Sums over orders are taken inside the matrix products, by concatenating the features of all terms:
   :math:`\sum_i q_i k_{j-i}^T = [q_0 | q_1 | \dots]\,[k_j | k_{j-1} | \dots]^T`.

@@ -1,4 +1,4 @@
-"""Figures of the calcium experiment: the paper's 5 and 13, decoding, frames in between, waves and their speed."""
+"""Figures of the calcium experiment: a stimulus, contrasts, decoding, frames in between, waves and their speed."""
 
 from __future__ import annotations
 
@@ -44,24 +44,25 @@ _SHORT = {SIMULATED: ", animals", RECORDING: "", RINGS: ", waves"}
 
 
 def _animal_figures(config: Config, animals: Animals, simulated: dict[str, Arrays]) -> Iterator[PlannedFigure]:
-    """The paper's Figures 5 and 13, decoding, and frames in between."""
+    """Predictions and attention around a stimulus and by contrast, decoding, and frames in between."""
     for name in [name for name in config.rows if name in simulated]:
-        animal, x = load_animal(animals, 0), simulated[name]
-        slug = name.lower()
+        animal, x = load_animal(animals, animals.test[0]), simulated[name]
+        slug = name.lower().replace(" ", "_")
         yield PlannedFigure(
-            f"figure5_{slug}.png",
+            f"stimulus_{slug}.png",
             f"{name} around a stimulus",
-            "Paper's Figure 5. Last frames of one-second segments of a simulated animal, in seconds from the onset of "
-            "the strongest stimulus of its last 30 %. From the top: preprocessed data; the noise-free signal; the "
+            "Last frames of one-second segments of a simulated animal, in seconds from the onset of the strongest "
+            "stimulus of its last 30 %. From the top: preprocessed data; the noise-free signal; the "
             "prediction, with its R² against that signal; the attention that the patches of the last frame receive, "
-            "mean over readers, heads and layers, relative to uniform attention; the contrast on the screen.",
+            "mean over readers, heads and layers, relative to uniform attention; the contrast on the screen. Figures 5 "
+            "and 13 of the paper have data, prediction and the attention to regions of earlier frames, and no truth.",
             partial(story, x, animal, animals.patch),
         )
         yield PlannedFigure(
-            f"figure13_{slug}.png",
+            f"contrast_{slug}.png",
             f"Attention of {name} by contrast",
-            "Paper's Figure 13. Attention that the patches of the last frame receive while a stimulus of each contrast "
-            "is shown, minus that without a stimulus. First animal, with the outline of its cortex.",
+            "Attention that the patches of the last frame receive while a stimulus of each contrast "
+            "is shown, minus that without a stimulus. First scored animal, with the outline of its cortex.",
             partial(by_contrast, x, animal, animals.patch),
         )
     decoded = {name: x for name, x in simulated.items() if f"{BLOCKED} {CHOSEN}" in x}
@@ -75,15 +76,15 @@ def _animal_figures(config: Config, animals: Animals, simulated: dict[str, Array
         )
     pictured = {name: x["pictures"] for name, x in simulated.items() if name != RAW}
     if pictured:
-        animal = load_animal(animals, 0)
+        animal = load_animal(animals, animals.test[0])
         starts = shown_starts(animals, animal, config.shown)[:SHOWN_SEGMENTS]
         times = animal.clock[: animals.window] - animal.clock[0]
         middle = (times[1:] + times[:-1]) / 2
-        truth = true_frames(animals, 0, starts, middle[[len(middle) // 2]])[:, 0]
+        truth = true_frames(animals, animals.test[0], starts, middle[[len(middle) // 2]])[:, 0]
         yield PlannedFigure(
             "between.png",
             "Halfway between two frames",
-            "Segments of the first animal, at a time that was not recorded, with R² over the pixels of the cortex.",
+            "Segments of the first scored animal, at a time that was not recorded. R² over the pixels of the cortex.",
             partial(frames_between, 100 * truth, {n: 100 * x for n, x in pictured.items()}, animal.mask, "ΔF/F (%)"),
         )
 

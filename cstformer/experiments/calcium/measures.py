@@ -17,6 +17,7 @@ from cstformer.experiments.calcium.decoding import (
     blocked_splits,
     decode,
     inner_products,
+    last_frame,
     random_splits,
     segment_attention,
 )
@@ -37,7 +38,8 @@ from cstformer.models.cst import CST
 RECONSTRUCTION, BETWEEN = "reconstruction", "frames in between"
 FRAMES = (RECONSTRUCTION, BETWEEN)
 CHOSEN = "chosen"
-LAST = "last frame"  # raw data of the last frame only
+ANSWER, LATENT, ALL_FRAMES = "answer", "latent state", "all frames"
+"""What a row may be decoded from: its last frame, its latent state at that time, and, for raw data, all frames."""
 MOMENTS = (-0.5, 0.3, 0.8, 1.5, 2.3, 4.0)  # seconds from the onset of a stimulus, in the figure
 SHOWN_SEGMENTS = 3  # of the first animal, whose frames in between are kept for the figures
 
@@ -47,21 +49,18 @@ Arrays = dict[str, np.ndarray]
 def measure_animals(
     model: Any, raw: bool, animals: Animals, config: Config, seed: int
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Scores of each animal and images for the figures, and facts about the chosen summary of attention.
+    """Scores of each scored animal and images for the figures, and what the model is decoded from.
 
-    ``raw``: decode from the frames themselves. Models without a latent state are not decoded.
+    ``raw``: the model copies the data. Of all that a model offers, the training part of training animals chooses what
+    it is decoded from, in the same way for every row.
     """
-    arrays, facts = measured_frames(model, animals, config), {}
-    if raw or isinstance(model, CST) or hasattr(getattr(model, "network_", None), "latent"):
-        way = CHOSEN
-        if isinstance(model, CST):
-            scores = _scores_in_training(model, animals, config, seed)
-            way = max(scores, key=lambda name: scores[name])
-            facts = {"way": way, "chosen_by": scores}
-        arrays |= _decoded(model, raw, way, animals, config, seed)
+    arrays = measured_frames(model, animals, config)
+    scores = _scores_in_training(model, raw, animals, config, seed)
+    way = max(scores, key=lambda name: scores[name])
+    arrays |= _decoded(model, raw, way, animals, config, seed)
     if isinstance(model, CST):
         arrays |= _story(model, animals)
-    return arrays, facts
+    return arrays, {"way": way, "chosen_by": scores}
 
 
 def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
@@ -71,7 +70,7 @@ def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
     """
     scores: dict[str, list[float]] = {}
     kept: Arrays = {}
-    for i in range(animals.count):
+    for i in animals.test:
         animal = load_animal(animals, i)
         starts = shown_starts(animals, animal, config.shown)
         context = segments(animals, animal, starts)
@@ -82,7 +81,7 @@ def measured_frames(model: Any, animals: Animals, config: Config) -> Arrays:
             pair = [x[..., animal.mask].reshape(-1, int(animal.mask.sum())) for x in (y, truth)]
             for name, score in movie_scores(*pair).items():
                 scores.setdefault(f"{kind} {name}", []).append(score)
-            if i == 0 and kind == BETWEEN:
+            if i == animals.test[0] and kind == BETWEEN:
                 middle = len(times) // 2
                 kept = {"pictures": y[:SHOWN_SEGMENTS, middle].astype(np.float32)}
     return {name: np.array(x) for name, x in scores.items()} | kept
@@ -96,15 +95,17 @@ def predicted(
 
 
 def _features(model: Any, raw: bool, context: Samples) -> Arrays:
-    """Features of each segment for the decoder, by the name of the summary."""
-    if isinstance(model, CST):
-        return segment_attention(model, context).ways
+    """Features of each segment for the decoder, by what they are."""
+    last = last_frame(context)
+    seen = np.isin(context.coords[0], last).all(-1)  # patches of the last frame, whose pixels outside the cortex are 0
+    found = {ANSWER: np.where(context.observed[:, seen], model.predict(context, last), 0)}
     if raw:
-        return {
-            CHOSEN: context.values,
-            LAST: context.values[:, context.coords[0, :, 0] == context.coords[0, :, 0].max()],
-        }
-    return {CHOSEN: model.latent(context)}
+        found[ALL_FRAMES] = context.values
+    elif isinstance(model, CST):
+        found |= segment_attention(model, context).ways
+    elif hasattr(getattr(model, "network_", None), "latent"):
+        found[LATENT] = model.latent(context)
+    return found
 
 
 def _splits(starts: Int[np.ndarray, " N"], animals: Animals, animal: Animal, config: Config, seed: int) -> dict:
@@ -113,15 +114,15 @@ def _splits(starts: Int[np.ndarray, " N"], animals: Animals, animal: Animal, con
     return splits | {BLOCKED: blocked_splits(starts, animals.window, block, seed)}
 
 
-def _scores_in_training(model: CST, animals: Animals, config: Config, seed: int) -> dict[str, float]:
-    """R² of each summary of attention on the training part of training animals, with the blocked split."""
+def _scores_in_training(model: Any, raw: bool, animals: Animals, config: Config, seed: int) -> dict[str, float]:
+    """R² of all that a model may be decoded from, on the training part of training animals, with the blocked split."""
     scores: dict[str, list[float]] = {}
     for i in range(config.choosing):
         animal = load_animal(animals, i)
         starts = drawn_starts(animals, animal, config.segments, 100 + i, training=True)
         labels = last_labels(animals, animal, starts)
         splits = _splits(starts, animals, animal, config, seed)[BLOCKED]
-        for way, x in _features(model, False, segments(animals, animal, starts)).items():
+        for way, x in _features(model, raw, segments(animals, animal, starts)).items():
             scores.setdefault(way, []).append(decode(inner_products(x), labels, splits)[1])
     return {way: float(np.mean(found)) for way, found in scores.items()}
 
@@ -129,7 +130,7 @@ def _scores_in_training(model: CST, animals: Animals, config: Config, seed: int)
 def _decoded(model: Any, raw: bool, chosen: str, animals: Animals, config: Config, seed: int) -> Arrays:
     """Mean squared error and R², (animals, 2), of each split and summary; the chosen one also as `CHOSEN`."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for i in range(animals.count):
+    for i in animals.test:
         animal = load_animal(animals, i)
         starts = drawn_starts(animals, animal, config.segments, i)
         labels = last_labels(animals, animal, starts)
@@ -143,8 +144,9 @@ def _decoded(model: Any, raw: bool, chosen: str, animals: Animals, config: Confi
 
 
 def _story(model: CST, animals: Animals) -> Arrays:
-    """Last frames of segments around the strongest stimulus of the first animal, and attention by contrast."""
-    animal, made = load_animal(animals, 0), animals.simulation(0)
+    """Last frames of segments around the strongest stimulus of a scored animal, and attention by contrast."""
+    number = animals.test[0]
+    animal, made = load_animal(animals, number), animals.simulation(number)
     first = animal.clock[animal.first_test + animals.window]
     within = (made.stimuli.start > first) & (made.stimuli.start + max(MOMENTS) < animal.clock[-1])
     onset = made.stimuli.start[within][np.argmax(made.stimuli.contrast[within])]
@@ -159,7 +161,7 @@ def _story(model: CST, animals: Animals) -> Arrays:
     return {
         "story onset": np.array([onset]),
         "story data": data.astype(np.float32),
-        "story truth": true_frames(animals, 0, starts, last)[:, 0].astype(np.float32),
+        "story truth": true_frames(animals, number, starts, last)[:, 0].astype(np.float32),
         "story prediction": (animal.sd * predicted(model, context, layout, last)[:, 0]).astype(np.float32),
         "story attention": segment_attention(model, context).received.astype(np.float32),
         "labels": np.unique(labels),

@@ -1,7 +1,7 @@
 """Data of the calcium experiment: simulated animals and segments of their recordings.
 
 An animal is a simulated two-channel recording, preprocessed by `datasets.calcium.preprocess` like a real one and kept
-in the run directory. Its first 70 % may train a model; everything is measured on the rest.
+in the run directory. The first 70 % of some animals train the models; everything is measured on the rest of others.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cstformer.system.files import readable
 from cstformer.system.zarr_files import open_zarr
 
 TRAINING_SHARE = 0.7
+FRESH = 100  # number of the first scored animal: settings were once chosen on animals with smaller numbers
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Animals:
     """The simulated recordings of a run: how they are made, and how they are cut into segments."""
 
     folder: Path
-    count: int
     training: int
-    """Number of animals that train the models, the first ones; all are tested."""
+    """Number of animals that train the models, the first ones."""
+    scored: int
+    """Number of animals that are scored, after these."""
     minutes: float
     camera: int
     """Rows and columns of the camera."""
@@ -50,11 +52,17 @@ class Animals:
     """Frames from one training segment to the next."""
     seed: int
 
+    @property
+    def test(self) -> range:
+        """Numbers of the scored animals."""
+        return range(self.training, self.training + self.scored)
+
     def simulation(self, animal: int) -> CalciumSimulation:
         """The simulation of an animal, which knows the noise-free signal."""
+        number = animal if animal < self.training else FRESH + animal - self.training
         names = ("minutes", "electrons", "spontaneous")
         settings = {name: getattr(self, name) for name in names}
-        return CalciumSimulation(size=self.camera, seed=1000 * self.seed + animal, **settings)
+        return CalciumSimulation(size=self.camera, seed=1000 * self.seed + number, **settings)
 
     def path(self, animal: int) -> Path:
         """Path of the preprocessed recording."""
@@ -89,7 +97,7 @@ def make_animals(animals: Animals, progress: bool) -> None:
     """Simulate and preprocess the recordings that are not there yet."""
     require("dask", "zarr")
     animals.folder.mkdir(exist_ok=True)
-    for i in range(animals.count):
+    for i in (*range(animals.training), *animals.test):
         if not animals.path(i).exists():
             preprocess(animals.simulation(i).recording(), animals.path(i), animals.cleaning, progress=progress)
 
