@@ -4,7 +4,7 @@ Command: ``cst run calcium --preset default``. Run time: about an hour on two co
 The paper decodes the stimulus with an R² of 0.77 from CST-base and of 0.60 from the raw data, on its own recordings.
 
 Twenty-five animals of 15 minutes are simulated and their recordings preprocessed. CST, once for frames and once for
-decoding, and seven rivals train for two and a half minutes each, with three seeds, on the first 70 % of five animals.
+decoding, and seven rivals train for four minutes each, with three seeds, on the first 70 % of five animals.
 They are tested on the last 30 % of the other twenty: frames and frames in between against the noise-free activity, and
 the contrast of the stimulus, decoded from the last frame, a latent state or attention; the training animals choose from
 which, in the same way for every row. Two more models train on a real recording, if the folder that ``CST_DATA`` names

@@ -90,7 +90,7 @@ class Config:
     ring_noise: float = 0.1
     seeds: int = 3
     """Trainings of each row that is compared by a test."""
-    minutes: float = 2.5
+    minutes: float = 4.0
     """Time limit of each training."""
     overlap: int = 2
     """Patches over each pixel along an axis in CST's derivatives and in its frames of the recording."""
