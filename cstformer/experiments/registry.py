@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from cstformer.experiments.base import Experiment
 
 # `cst run all` runs and reports them in this order.
-EXPERIMENTS = ("spirals", "attention", "video", "navier-stokes", "calcium", "clocks", "imputation", "intervals", "cost")
+EXPERIMENTS = (
+    *("spirals", "sobolev", "attention", "video", "navier-stokes", "calcium"),
+    *("clocks", "imputation", "intervals", "cost"),
+)
 
 
 def load_experiment(name: str) -> Experiment:

@@ -126,6 +126,9 @@ def test_numbers_follow_from_the_stored_arrays(smoke):
     row = table[rows.FOR_DECODING, "decoding, blocked split"]
     assert row["metrics"]["MSE"]["mean"] == pytest.approx(mine[:, 0].mean())
     assert row["metrics"]["R²"]["mean"] == pytest.approx(mine[:, 1].mean())
+    assert result["tests"] == []  # one animal is not enough
+    decoded = next(entry for entry in result["main"] if "stimulus" in entry["question"])
+    assert decoded["CST"]["mean"] == table[rows.FOR_DECODING, "decoding, random split"]["metrics"]["R²"]["mean"]
     assert table["raw data", "decoding, random split"]["paper"] == 0.595
     chosen = next(note for note in result["notes"] if note.startswith("Chosen: ")).removeprefix("Chosen: ")
     way = next(part for part in chosen.split("; ") if rows.FOR_DECODING in part).split("'")[1]

@@ -12,6 +12,7 @@ from toy_training import same
 
 from cstformer import CST, CSTError, CSTWarning, Samples
 from cstformer.data.holding_out import split_samples
+from cstformer.models import fitting
 from cstformer.models.fitting import MU_SHARE, balanced_mu, check_memory
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.settings import Settings, resolve
@@ -90,6 +91,30 @@ def test_noise_and_mu_as_set_or_from_the_data():
     assert fit_quickly(tiny(noise=0.25, mu=1e-3), waves()).mu_ == 1e-3
     assert fit_quickly(tiny(order=0), waves()).mu_ == 0.0
     assert fit_quickly(tiny(dummies=0), waves()).mu_ == 0.0
+
+
+def test_noise_of_tokens_is_in_scaled_units():
+    """As in the published code: a share of the 0.98 quantile of the absolute values, here in standard deviations."""
+    samples = waves()
+    model = fit_quickly(tiny(noise=0.1, noise_on="tokens"), samples)
+    unit = np.quantile(np.abs(samples.values[samples.observed]), 0.98)
+    assert model.noises_[0] == pytest.approx(0.1 * unit / model.scaling_.sd, rel=0.1)  # held-out samples do not count
+
+
+def test_a_search_that_gains_nothing_ends_at_zero(monkeypatch):
+    scores = {}
+
+    def trial(self, mu, steps, minutes, progress=None):
+        scores[mu] = 1.0 if mu == 0 else 0.995 if len(scores) < 3 else 2.0
+        return scores[mu]
+
+    monkeypatch.setattr(fitting.Fitting, "_try", trial)
+    assert fit_quickly(tiny(mu="search"), waves()).mu_ == 0.0
+    decades = np.log10(sorted(scores)[1:])
+    assert 0.0 in scores and np.allclose(np.diff(decades), 1)
+    scores.clear()
+    monkeypatch.setattr(fitting, "MU_GAIN", 0.001)
+    assert fit_quickly(tiny(mu="search"), waves()).mu_ == sorted(scores)[1]
 
 
 def test_mu_balances_noise_and_roughness():

@@ -264,3 +264,27 @@ def test_validation_scores_samples_of_similar_length_together(monkeypatch):
     monkeypatch.setattr(o, "answers", lambda c, p, *a: lengths.append(p.coords.shape[1]) or (p.values, None))
     Validation(o, points.replace(observed=observed), seed=0).score()
     assert lengths == [3, 6]
+
+
+@pytest.mark.parametrize("noise_on", ["context", "tokens"])
+def test_noise_on_tokens_leaves_the_start_clean(noise_on, monkeypatch):
+    """The paper's scheme: queries start from the clean values, then every token gets noise of its own."""
+    o = objective("joint", start="linear", noise=0.3, hide=0.0, noise_on=noise_on)
+    points, seen = batch(size=64, n=6), []
+    forward = o.network.forward
+    monkeypatch.setattr(
+        o.network, "forward", lambda c, at, y, **k: (seen.append((c, at, y)), forward(c, at, y, **k))[1]
+    )
+    o.loss(points, generator(0))
+    context, at, initial = seen[0]
+    clean = o.start(points)(at).value
+    real, dummies = context.values - points.values, initial.value - clean
+    assert float(real[points.exists].std()) == pytest.approx(0.3, rel=0.1)
+    if noise_on == "tokens":
+        assert float(dummies.std()) == pytest.approx(0.3, rel=0.1)  # not the interpolated noise of its neighbours
+        assert torch.equal(initial.coefs[1:], o.start(points)(at).coefs[1:])
+    else:
+        assert float(dummies.std()) < 0.27
+    # Validation has no noise.
+    Validation(o, points, seed=0).score()
+    assert all(torch.equal(c.values, points.values[: len(c.values)]) for c, _, _ in seen[1:2])

@@ -49,7 +49,7 @@ PAPER_ERROR = {JOINT: 4.88e-3, TO_LINEAR: 5.12e-3, TO_SPLINE: 5.54e-3, "FNO2D": 
 class Config:
     """Sizes of a preset."""
 
-    training: int = 400
+    training: int = 300
     test: int = 150
     size: int = 64
     patch: int = 8
@@ -62,7 +62,7 @@ class Config:
     """Noise levels of the comparison; one CST is trained on flows of any level between the lowest and the highest."""
     seeds: int = 3
     """Trainings of each network."""
-    minutes: float = 4.0
+    minutes: float = 3.5
     """Time limit of each training, its search for a rate not included."""
     closer: int = 12
     """Test flows that are also predicted between the times of the frames, and drawn."""

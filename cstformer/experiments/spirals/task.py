@@ -39,14 +39,14 @@ class SpiralTask:
 
 
 @lru_cache(maxsize=4)
-def spiral_task(curves: int, condition: str, seed: int) -> SpiralTask:
-    """Data of a condition; all conditions share the curves and their split."""
+def spiral_task(curves: int, condition: str, seed: int, observed: int = OBSERVED) -> SpiralTask:
+    """Data of a condition, with ``observed`` points of each curve; all conditions share the curves and their split."""
     spirals = _spirals(curves, seed)
     train, test = split(curves, TRAINING_SHARE, seed)
     if condition == IRREGULAR:
-        index = irregular_indices(curves, len(spirals.times), OBSERVED, seed)
+        index = irregular_indices(curves, len(spirals.times), observed, seed)
     else:
-        index = np.tile(regular_indices(len(spirals.times), OBSERVED), (curves, 1))
+        index = np.tile(regular_indices(len(spirals.times), observed), (curves, 1))
     values = np.take_along_axis(spirals.values, index[..., None], 1)
     if condition == NOISY:
         values = values + NOISE * np.random.default_rng([seed, 10]).normal(size=values.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from cstformer.baselines import BASELINES
 from cstformer.baselines.filters import median_filter
 from cstformer.baselines.sizes import SIZES
-from cstformer.datasets.corruption import MOTIONS
 from cstformer.datasets.video import SIZE
 from cstformer.errors import CSTError
 from cstformer.experiments.video.task import Corruption, Movies, Videos, frame_size
@@ -22,6 +22,8 @@ GUESS = "first guess of CST"
 NLM = "non-local means after it"
 KINDS = ("pixels", "blocks")
 BETWEEN = "between frames"
+DIRECTIONS = ("a on b", "b on a")
+"""Which recordings train and which test; tables have the clips of both directions together."""
 DROPPED, HALF = "dropped frames", "half frame times of a moving scene"
 # Settings of the CST rows. Targets are noise-free, so the Sobolev term has nothing to smooth (order 0). An exponent p
 # near 1 keeps the few crops with the fastest motion from dominating the loss.
@@ -45,7 +47,9 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "3D-ViT": ("vit3d", _VIT),
     "ViViT": ("vivit", _VIT),
 }
-WITH_GUESS = {f"{name} + guess": name for name in RIVALS}
+WITH_GUESS = {f"{name} + guess": name for name in ("ConvGRU", "3D-ViT")}
+WITHOUT_GUESS = (LINEAR, *RIVALS)
+"""Rows that see the corrupted clip alone, as the paper's models do: for single pixels, with one seed."""
 CLASSICAL = ("copy", "copy, clipped", "mean of the clip", "median 3×3×3", "switching median", NLM, GUESS)
 BLENDS = {"linear blend": "linear", "nearest frame": "nearest"}
 PAPER_ERROR = {"CST": 0.1138, "3D-ViT": 0.2505, "ViViT": 0.3651, "ConvGRU": 0.363}
@@ -62,14 +66,16 @@ class Config:
     frames: int = 10
     patch: tuple[int, int] = (8, 8)
     crops: int = 1500
-    test: int = 7
+    test: int = 20
+    seeds: int = 3
+    """Trainings of each row that is compared by a test."""
     block: int = 16
     """Side of the corrupted blocks in pixels; the other kind of mask corrupts single pixels."""
-    motions: tuple[str, ...] = MOTIONS
+    motions: tuple[str, ...] = ("fresh", "fixed")
     """Motions of the mask in the tests; training draws a fresh mask for every frame."""
     stride: tuple[int, int] = (10, 16)
     """Frames and pixels from one crop to the next in predictions of whole clips."""
-    minutes: float = 8.0
+    minutes: float = 2.0
     """Time limit of each training."""
     scenes: int = 6
     """Number of synthetic scenes, used if there are no drives."""
@@ -138,3 +144,9 @@ def _non_local_means(clip: np.ndarray, strength: float) -> np.ndarray:
         raise CSTError(f'the row {NLM!r} needs scikit-image; pip install "cstformer[video]"') from None
     sizes = {"patch_size": 3, "patch_distance": 3}
     return np.stack([denoise_nl_means(x, h=strength, fast_mode=True, channel_axis=-1, **sizes) for x in clip])
+
+
+def questions(conditions: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Pairs of rows that are tested: CST against its own start, the best rival with it, and the best other filter."""
+    others = (GUESS, "3D-ViT + guess", NLM, "linear blend")
+    return [(MEDIAN, other, condition) for condition in conditions for other in others]

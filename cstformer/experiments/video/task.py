@@ -51,6 +51,8 @@ class Videos:
     test: int
     """Largest number of test clips."""
     seed: int
+    swapped: bool = False
+    """Whether the test recordings train and the training recordings test."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,14 @@ def make_data(videos: Videos, find: Callable[[], list[Recording]]) -> None:
         np.savez_compressed(file, **{name: x.astype(np.uint8) for name, x in arrays.items()})
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def recordings(videos: Videos) -> dict[str, dict[str, UInt8[np.ndarray, "T H W 3"]]]:
     """Frames by part (train, test) and name."""
     found: dict[str, dict[str, np.ndarray]] = {"train": {}, "test": {}}
+    other = {"train": "test", "test": "train"}
     for key, frames in read_npz(videos.path).items():
         part, name = key.split(" ", 1)
-        found[part][name] = frames
+        found[other[part] if videos.swapped else part][name] = frames
     return found
 
 
