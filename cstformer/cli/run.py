@@ -37,8 +37,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--preset",
         default="default",
-        help="smoke (seconds), default (about an hour on two cores; imputation five) or paper; "
-        "imputation has quick and validation, which score validation samples",
+        help="smoke (seconds), default (about an hour on two cores, all of them in six) or paper; "
+        "imputation has long, and quick and validation, which score validation samples",
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the results (default runs/EXPERIMENT-PRESET)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default 0)")

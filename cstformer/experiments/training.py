@@ -60,29 +60,40 @@ def train_cell(model: Any, samples: Samples, folder: Path, progress: bool, **opt
     return facts | {name: getattr(model, f"{name}_") for name in ("mu", "noise") if hasattr(model, f"{name}_")}
 
 
-def searched(model: Any, samples: Samples, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """The model with the best of three learning rates, by short trainings on its own validation samples; the facts.
+OPTIMISERS = ("adamw", "muon")
 
-    Models without a learning rate are returned as they are.
+
+def searched(model: Any, samples: Samples, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The model with the best learning rate and optimiser, by short trainings on its own validation samples; the facts.
+
+    Every rate is tried with each optimiser that the model can have, CST's among them. Models without a learning rate
+    are returned as they are.
     """
     if not isinstance(model, NeuralModel):
         return model, {}
-    found, search = search_learning_rate(model, samples, **options)
-    return found, {"search": search.record()}
+    settings, tried = model.settings(), []
+    for optimiser in OPTIMISERS if "optimiser" in settings else (None,):
+        choice = {} if optimiser is None else {"optimiser": optimiser}
+        found, search = search_learning_rate(type(model)(**settings | choice), samples, **options)
+        tried.append((min(trial.score for trial in search.trials), found, choice | search.record()))
+    _, best, record = min(tried, key=lambda one: one[0])
+    record["seconds"] = round(sum(other["seconds"] for _, _, other in tried), 1)
+    return best, {"search": record}
 
 
 def search_notes(results: dict[Cell, CellResult]) -> list[str]:
     """One note on the rows whose learning rate was searched, and what this cost.
 
     >>> search_notes({Cell("LSTM", "clean"): CellResult({}, 0, 0.0, {"search": {"learning_rate": 1e-3, "seconds": 5}})})
-    ['Learning rates chosen by three short trials each, whose time is not part of the training time: LSTM 0.001 (5 s).']
+    ['Learning rates chosen by three short trials for each optimiser, not part of the training time: LSTM 0.001 (5 s).']
     """
-    found = {
-        c.model: f"{c.model} {r.facts['search']['learning_rate']:.2g} ({r.facts['search']['seconds']:.0f} s)"
-        for c, r in results.items()
-        if "search" in r.facts
-    }
-    text = "Learning rates chosen by three short trials each, whose time is not part of the training time: "
+    found = {}
+    for cell, result in results.items():
+        if search := result.facts.get("search"):
+            with_optimiser = f" {search['optimiser']}" if "optimiser" in search else ""
+            rate = f"{search['learning_rate']:.2g}{with_optimiser} ({search['seconds']:.0f} s)"
+            found[cell.model] = f"{cell.model} {rate}"
+    text = "Learning rates chosen by three short trials for each optimiser, not part of the training time: "
     return [f"{text}{', '.join(found.values())}."] if found else []
 
 

@@ -36,6 +36,9 @@ from cstformer.taylor.derivatives import MultiIndex
 SPREAD_PIXELS = 2**22  # pixels of the variances that are computed at once: bounds the memory
 TRUST_SAMPLES = 32  # samples that the trust of the median start is fitted to
 
+WIDEST = 0.95  # largest share of the frames hidden when a network with the start ``motion`` is judged: all but the ends
+LEAST_GAIN = 0.02  # by how much such a network must improve on its start
+
 
 class Frames(DataKind):
     """Patches at (t, row, col) of frames of one layout; see `DataKind`.
@@ -215,6 +218,14 @@ class Frames(DataKind):
             return cut.unflatten(0, x.shape[:2])
 
         return spread
+
+    def judging(self, start: str, hide: float) -> tuple[float, float]:
+        """Judge a change of moved frames by faster motion too: up to all frames but the ends of a movie are hidden.
+
+        Training and validation come from the same recordings, of which each has its own motion. A change that only
+        suits this motion makes the frames of others worse than the start does, and must not be kept.
+        """
+        return (WIDEST, LEAST_GAIN) if start == "motion" else super().judging(start, hide)
 
     def network_options(self, start: str, pattern: str) -> dict[str, Any]:
         """Which numbers tokens carry.

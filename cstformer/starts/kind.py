@@ -118,6 +118,13 @@ class DataKind(ABC):
     def spacing(self, batch: Batch) -> Float[Tensor, " d"]:
         """Mean distance between neighbouring tokens along each axis, in the model's units."""
 
+    def judging(self, start: str, hide: float) -> tuple[float, float]:
+        """Largest share of points hidden from a network that is judged, and by how much it must improve on its start.
+
+        ``hide`` is the share that training hides. A network that improves by less is not kept.
+        """
+        return min(0.5, hide), 0.0
+
     @property
     def periods(self) -> dict[int, float]:
         """Period, in the model's units, of each axis that has one."""

@@ -98,6 +98,8 @@ def test_smoke_run(tmp_path):
     for system in ("joint", "context"):
         layers = [rows["CST", f"{system}, layer {i}"]["mean"] for i in (1, 2)]
         assert rows["CST", f"{system}, all layers"]["mean"] == pytest.approx(np.mean(layers))
+    assert [claim["holds"] in ("yes", "no", "not clear") for claim in result["claims"]] == [True, True]
+    assert {test["condition"] for test in result["tests"]} == {"joint, all layers", "context, all layers"}
     assert {test["name"] for test in result["tests"]} == {"CST vs linear", "CST vs linear, rows summing to one"}
     assert len(result["figures"]) == 6 and all((tmp_path / "run" / f["file"]).exists() for f in result["figures"])
 

@@ -104,7 +104,8 @@ def test_noise_of_tokens_is_in_scaled_units():
 def test_a_search_that_gains_nothing_ends_at_zero(monkeypatch):
     scores = {}
 
-    def trial(self, mu, steps, minutes, progress=None):
+    def trial(self, mu, steps, minutes, progress=None, judged=None):
+        assert judged == 0.0
         scores[mu] = 1.0 if mu == 0 else 0.995 if len(scores) < 3 else 2.0
         return scores[mu]
 

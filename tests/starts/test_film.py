@@ -10,6 +10,7 @@ from textures import SHIFTS, middle, movie
 from cstformer import CST, Samples, frames_to_samples
 from cstformer.errors import CSTError
 from cstformer.starts.film import LEAST, USUAL, Film, shifted
+from cstformer.starts.kinds import kind_of
 from cstformer.starts.pixel_view import LOUDEST
 from cstformer.taylor.series import constant
 
@@ -144,6 +145,24 @@ def test_training_improves_what_is_hidden():
         fitted = CST.preset("smoke", **settings, steps=steps).fit(frames_to_samples(movies, patch=(4, 4)))
         errors.append(np.square(fitted.predict(given, truth.coords[0]) - truth.values).mean())
     assert errors[1] < 0.8 * errors[0]
+
+
+@pytest.mark.parametrize("gain, kept", [(0.01, False), (0.1, True)])
+def test_a_network_that_hardly_improves_on_the_motion_is_not_kept(gain, kept, model, monkeypatch):
+    """Its gain may be that of one recording's motion alone."""
+    scores = iter([1.0] + [1 - gain] * 99)
+    monkeypatch.setattr("cstformer.training.objective.Validation.score", lambda self: next(scores))
+    settings = {"start": "motion", "order": 0, "noise": 0.0, "hide": 0.5, "validation": 0.0, "learning_rate": 3e-3}
+    fitted = CST.preset("smoke", **settings, steps=5).fit(samples())
+    at = np.array([[1.5, 5.5, 9.5]])
+    same = np.allclose(fitted.predict(samples(), at), model.predict(samples(), at), atol=1e-6)
+    assert (same, fitted.report_.useless) == (not kept, not kept)
+
+
+def test_networks_on_motion_are_judged_by_wider_gaps_than_others():
+    kind = kind_of(samples())
+    assert kind.judging("motion", 0.5)[0] > kind.judging("smooth", 0.5)[0] == 0.5
+    assert kind.judging("smooth", 0.3) == (0.3, 0.0)
 
 
 def test_curves_and_joint_attention_are_refused():

@@ -174,9 +174,9 @@ def test_large_samples_are_asked_at_some_of_their_points(monkeypatch):
     o, points = objective(mu=0.0), batch(n=12)
     asked, answers = [], SobolevObjective.answers
 
-    def spy(self, context, points, dummies, order):
+    def spy(self, context, points, *rest):
         asked.append((context.coords.shape[1], points.coords.shape[1]))
-        return answers(self, context, points, dummies, order)
+        return answers(self, context, points, *rest)
 
     monkeypatch.setattr(SobolevObjective, "answers", spy)
     means = []
@@ -195,10 +195,10 @@ def test_hidden_frames_are_asked_first(monkeypatch):
     groups = torch.arange(12).div(4, rounding_mode="floor").expand(2, -1)
     hidden, answers = [], SobolevObjective.answers
 
-    def spy(self, context, points, dummies, order):
+    def spy(self, context, points, *rest):
         given = set(context.coords[context.exists][:, 0].tolist())  # times of both samples are all different
         hidden.append(sum(t not in given for t in points.coords.flatten().tolist()) / points.coords.numel())
-        return answers(self, context, points, dummies, order)
+        return answers(self, context, points, *rest)
 
     monkeypatch.setattr(SobolevObjective, "answers", spy)
     monkeypatch.setattr("cstformer.training.objective.MAX_QUERIES", 5)

@@ -30,6 +30,7 @@ from cstformer.experiments.training import MODEL, ended_notes, finished_result, 
 from cstformer.models.cst import CST
 from cstformer.models.model_files import MODES
 from cstformer.models.movie_answers import predict_modes
+from cstformer.report.main_table import comparison
 from cstformer.training.settings import PRESETS
 
 MAIN, MODES_LINEAR, LINEAR, BY_INDEX = "CST", "modes + linear", "linear", "frames by index"
@@ -132,7 +133,10 @@ class ClocksExperiment(Experiment):
         figures = write_figures(planned_figures(gaps, {row: example[row] for row in drawn}, drawn), out)
         ranks = [result.facts["modes"] for result in results.values() if "modes" in result.facts]
         told = [f"Modes of the recordings, chosen by held-out pixels: {', '.join(map(str, ranks))}."] if ranks else []
-        return {"table": table, "tests": tests, "figures": figures, "notes": [*NOTES, *told, *ended_notes(results)]}
+        notes = [*NOTES, *told, *ended_notes(results)]
+        question, others = "dropped frames of a simulated cortex", list(ROWS[1:-1])
+        main = comparison(table, question, MISSING, "relative error", MAIN, [], others)
+        return {"main": main, "table": table, "tests": tests, "figures": figures, "notes": notes}
 
 
 EXPERIMENT = ClocksExperiment()
