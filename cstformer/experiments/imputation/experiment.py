@@ -78,6 +78,7 @@ class ImputationExperiment(Experiment):
             peers={"n_layers": 1},
         ),
         "quick": Config(shares=(0.5,), part="validation", seeds=1, minutes=2.0),
+        "single": Config(seeds=1, minutes=10.0),
         "default": Config(),
         "long": Config(minutes=10.0),
         "validation": Config(part="validation"),

@@ -76,7 +76,7 @@ def rows_of(data: str) -> list[str]:
 
 def row_name(name: str) -> str:
     """Name in the table of a row that ``--models`` may call by its key in `BASELINES`."""
-    keys = {"cst": CST_ROW, "transformer": TRANSFORMER, "boosting": BOOSTING}
+    keys = {"cst": CST_ROW, "cst-p1": CST_ABSOLUTE, "transformer": TRANSFORMER, "boosting": BOOSTING}
     keys |= {key: row for row, key in CLASSICAL.items()}
     return keys.get(name, name)
 
