@@ -69,7 +69,7 @@ def _answers(quick: bool) -> list[dict[str, Any]]:
 
 
 def _threads(quick: bool) -> list[dict[str, Any]]:
-    sizes = {"default": Settings(noise=0.0), "paper": Settings(**preset("paper") | {"noise": 0.0})}
+    sizes = {"default": Settings(noise=0.0), "paper": Settings(**preset("paper") | {"noise": 0.0, "dummies": 50})}
     if quick:
         del sizes["paper"]
     rows, before = [], torch.get_num_threads()

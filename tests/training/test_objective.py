@@ -287,4 +287,4 @@ def test_noise_on_tokens_leaves_the_start_clean(noise_on, monkeypatch):
         assert float(dummies.std()) < 0.27
     # Validation has no noise.
     Validation(o, points, seed=0).score()
-    assert all(torch.equal(c.values, points.values[: len(c.values)]) for c, _, _ in seen[1:2])
+    assert len(seen) > 1 and all(bool(torch.isin(c.values, points.values).all()) for c, _, _ in seen[1:])

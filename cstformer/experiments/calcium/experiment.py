@@ -288,10 +288,9 @@ def _main(table: list[dict[str, Any]], config: Config) -> list[dict[str, Any]]:
     }
     found = []
     for question, (condition, metric, paper) in questions.items():
-        first = next((row["metrics"] for row in table if row["condition"] == condition), {})
-        column = metric or next(iter(first), "")
-        row = config.rows[0 if condition in FRAMES else -1]
-        found += comparison(table, question, condition, column, row, list(RIVALS), list(CLASSICAL), paper)
+        columns: list[str] = next((list(row["metrics"]) for row in table if row["condition"] == condition), [""])
+        column, first = metric or columns[0], config.rows[0 if condition in FRAMES else -1]
+        found += comparison(table, question, condition, column, first, list(RIVALS), list(CLASSICAL), paper)
     return found
 
 

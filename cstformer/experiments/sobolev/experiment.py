@@ -37,7 +37,7 @@ METRICS = {"value": "error of values", "slope": "error of slopes", "roughness": 
 def _cases(steps: int, paper_steps: int) -> dict[str, Case]:
     """The cases of the default preset."""
     found: dict[str, Case] = {}
-    kinds = {
+    kinds: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
         "default": ({"steps": steps, "frequency": 1.0, "nearness": "never", "hide": 0.5}, DECADES),
         "paper": ({"steps": paper_steps, "dummies": 20, "sobolev_every": 4}, (1e-3, 1e-1)),
     }
