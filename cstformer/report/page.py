@@ -76,6 +76,7 @@ def render_page(result: Mapping[str, Any], folder: str | os.PathLike[str]) -> st
         smoke=result["preset"] == SMOKE,
         facts=facts,
         headlines=[line for line in map(headline, tables) if line],
+        claims=result.get("claims", []),
         tables=tables,
         test_columns=TEST_COLUMNS,
         tests=lines_of_tests(result),

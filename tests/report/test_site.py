@@ -68,6 +68,7 @@ def test_one_command_makes_all_pages(complete, tmp_path, capsys):
     assert line in first and "](docs/figures/results.png)" in first and "video (`cst run video`)" in first
     assert details.count("<details markdown>") == details.count("</details>") == 1
     assert (root / "docs" / "figures" / "results.png").stat().st_size > 5000
+    assert "<strong>no</strong>: CST is smoother (CST 61, Transformer 0.8)" in (run / "report.html").read_text()
     # A second time nothing is left to change, and numbers that are not in the results come out.
     assert fill(readme, kept_results(root)) == readme
     assert fill(readme.replace("0.0376", "0.0375"), kept_results(root)) == readme
