@@ -12,7 +12,7 @@ import matplotlib
 
 from cstformer.report.style import DPI, STYLE, colour_of, new_figure
 
-MARKER = re.compile(r"<!-- chart: ([^|]+) \| ([^|]+) \| ([^|]+) -->")
+MARKER = re.compile(r"<!-- chart: ([^|\n]+) \| ([^|\n]+) \| ([^|\n]+?) -->")
 MOST_ROWS = 14
 NUMBER = re.compile(r"\(?([\d.,]+)(?: ± ([\d.,]+))?\)?(e-?\d+)?")
 

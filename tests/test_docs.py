@@ -151,6 +151,8 @@ def test_a_chart_reads_its_table():
     text = f"## a\n\n**b (n = 2)**\n\n| model | x |\n|---|---|\n{rows}"
     assert charts.read_column(text, "a", "b", "x") == {"CST": (2e-4, 1.5e-4), "LSTM": (1200.0, 30.0)}
     assert charts.replace_markers("<!-- chart: a | c | x -->", text) == ("", {})
+    page, images = charts.replace_markers("<!-- chart: a | b | x -->\n\n<!-- results: main a -->\n", text)
+    assert len(images) == 1 and page.endswith("<!-- results: main a -->\n")
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
