@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def checked_names(what: str, given: Sequence[str] | None, count: int, single: st
 def checked_units(units: Mapping[str, str] | None, *groups: tuple[str, ...]) -> dict[str, str]:
     """Check the names of coordinates, values and covariates against each other, and the units against all of them."""
     names = [name for group in groups for name in group]
-    if both := sorted({name for name in names if names.count(name) > 1}):
+    if both := sorted(name for name, count in Counter(names).items() if count > 1):
         raise CSTError(f"coord_names, value_names and covariate_names share {both}; rename one of them")
     known = {str(name): str(unit) for name, unit in (units or {}).items() if unit}
     if strange := set(known) - set(names):
