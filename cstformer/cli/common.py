@@ -76,6 +76,18 @@ def add_columns(parser: Parser, known: bool = False) -> None:
         )
 
 
+def add_windows(parser: Parser, window: str) -> None:
+    """Add --window, --stride and --relative; ``window`` is the help of the first."""
+    parser.add_argument("--window", type=float, metavar="LENGTH", help=window)
+    parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
+    parser.add_argument(
+        "--relative",
+        action="store_true",
+        help="the first coordinate, such as time, counts from the first point of each sample; for samples on clocks "
+        "of their own. The model remembers it: --at and answers of `cst predict` count so too",
+    )
+
+
 def add_overwrite(parser: Parser) -> None:
     """Add --overwrite, for commands that write folders."""
     parser.add_argument(

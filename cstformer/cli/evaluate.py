@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from cstformer.cli.common import add_columns, add_command, columns
+from cstformer.cli.common import add_columns, add_command, add_windows, columns
 from cstformer.cli.fit import add_settings, in_windows, read_settings
 from cstformer.errors import CSTError
 from cstformer.training.settings import PRESETS
@@ -45,8 +45,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings; options given here override it")
     parser.add_argument("--preset", default="default", help=f"settings to start from: {', '.join(PRESETS)}")
     add_columns(parser, known=True)
-    parser.add_argument("--window", type=float, metavar="LENGTH", help="cut a long recording into windows")
-    parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
+    add_windows(parser, "cut a long recording into windows")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
     add_settings(parser)
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cstformer.cli.common import Parser, add_columns, add_command, columns, whole_numbers
+from cstformer.cli.common import Parser, add_columns, add_command, add_windows, columns, whole_numbers
 from cstformer.cli.movies import FORMATS, add_movie, movie_options, refuse_two_colours
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.training.settings import PRESETS, check_settings, preset, setting_fields
@@ -75,14 +75,11 @@ def add(commands: Any) -> None:
         help="read TRAIN as a movie and train on the coefficients of its first K spatial modes; auto: as many as "
         "predict held-out pixels best",
     )
-    parser.add_argument(
-        "--window",
-        type=float,
-        metavar="LENGTH",
-        help="cut a long recording into windows of this length, in coordinate units; for a movie, in frames "
+    add_windows(
+        parser,
+        "cut a long recording into windows of this length, in coordinate units; for a movie, in frames "
         "(default 10, with --modes 32)",
     )
-    parser.add_argument("--stride", type=float, metavar="STEP", help="step between windows (default: half a window)")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar and no summary")
     add_movie(parser)
     add_settings(parser)
@@ -188,7 +185,13 @@ def _training_samples(args: argparse.Namespace) -> tuple[Samples | LazyFrames, M
 
 
 def in_windows(samples: Samples, args: argparse.Namespace) -> Samples:
-    """The samples, cut as --window and --stride say."""
+    """The samples, cut as --window and --stride say, or with coordinates that --relative lets begin at 0."""
+    if args.relative:
+        if args.window is not None:
+            raise CSTError("--relative and --window: times of windows are relative already; give one of them")
+        from cstformer.data.windows import from_beginning
+
+        return from_beginning(samples)
     if args.window is not None:
         return samples.windows(args.window, args.window / 2 if args.stride is None else args.stride)
     if args.stride is not None:
@@ -238,8 +241,8 @@ def _movie(args: argparse.Namespace, patch: tuple[int, int], window: int, stride
     from cstformer.data.lazy import lazy_movie
     from cstformer.data.movie_files import load_movie
 
-    if args.covariates or args.calendar:
-        raise CSTError("--covariates and --calendar are for samples in tables and grids; TRAIN is a movie")
+    if args.covariates or args.calendar or args.relative:
+        raise CSTError("--covariates, --calendar and --relative are for samples in tables and grids; TRAIN is a movie")
     options = movie_options(args)
     lazy = lazy_movie(args.train, patch, window, stride, **options)
     if lazy is not None:

@@ -65,8 +65,8 @@ def _check_clocks(samples: Samples, stacklevel: int) -> None:
         if 0 < cover < LEAST_COVER:
             warnings.warn(
                 f"the median sample covers {cover:.2%} of the range of {name!r}: the samples lie far apart. If it "
-                "should count from the beginning of each sample, cut them by samples.windows (--window) with the "
-                "length of a sample",
+                "should count from the beginning of each sample, make it relative: --relative, or in Python "
+                "cstformer.data.windows.from_beginning(samples)",
                 CSTWarning,
                 stacklevel=stacklevel,
             )

@@ -68,6 +68,22 @@ def training_starts(here: Float[np.ndarray, " p"], window: Window) -> Float[np.n
     return here[0] + stride * np.arange(int(room // stride) + 1)
 
 
+def from_beginning(samples: Samples, axis: int = 0) -> Samples:
+    """Let a coordinate count from the first observed point of each sample, which is added to `origin`.
+
+    >>> from cstformer import Samples
+    >>> late = from_beginning(Samples([[5.0, 6.0], [1005.0, 1007.0]], [[1.0, 2.0], [3.0, 4.0]]))
+    >>> late.coords[..., 0].tolist(), late.origin[:, 0].tolist()
+    ([[0.0, 1.0], [0.0, 2.0]], [5.0, 1005.0])
+    """
+    begin = np.where(samples.point_observed, samples.coords[..., axis], np.inf).min(1)
+    begin = np.where(np.isfinite(begin), begin, 0.0)  # a sample without points
+    coords, origin = samples.coords.copy(), samples.origin.copy()
+    coords[..., axis] -= begin[:, None]
+    origin[:, axis] += begin
+    return samples.replace(coords=coords, origin=origin)
+
+
 def covering_starts(here: Float[np.ndarray, " p"], window: Window, low: float, high: float) -> Float[np.ndarray, " k"]:
     """Where windows begin that overlap and reach from the first point to the last.
 

@@ -13,8 +13,12 @@ from bokeh.core.serialization import DeserializationError, Deserializer
 from bokeh.protocol.messages.error import Error, error
 
 MAX_UNPACKED = 2**26
-"""Bytes to which one part of a message may unpack. An upload of 50 MB arrives in smaller chunks."""
+"""Bytes to which all parts of a message together may unpack. An upload of 50 MB arrives in smaller chunks."""
 APOLOGY = "the server could not handle this message; its terminal has the details"
+
+
+class TooLarge(ValueError):
+    """Data unpack to more bytes than they may."""
 
 
 def guard_bokeh() -> None:
@@ -32,11 +36,11 @@ def unpacked(data: bytes, most: int) -> bytes:
     >>> unpacked(gzip.compress(bytes(1001)), 1000)
     Traceback (most recent call last):
     ...
-    ValueError: a message unpacks to more than 1,000 bytes
+    cstformer.explorer.guards.TooLarge: more than 1,000 bytes
     """
     content = zlib.decompressobj(wbits=31).decompress(data, most + 1)  # 31: gzip
     if len(content) > most:
-        raise ValueError(f"a message unpacks to more than {most:,} bytes")
+        raise TooLarge(f"more than {most:,} bytes")
     return content
 
 
@@ -46,10 +50,15 @@ _decode_bytes = Deserializer._decode_bytes
 def _bounded_bytes(self: Deserializer, obj: Any) -> Any:
     if not isinstance(obj["data"], str):
         return _decode_bytes(self, obj)
+    taken = getattr(self, "_unpacked", 0)  # by other parts: each message has a deserialiser of its own
     try:
-        return unpacked(base64.b64decode(obj["data"]), MAX_UNPACKED)
+        content = unpacked(base64.b64decode(obj["data"]), MAX_UNPACKED - taken)
+    except TooLarge:
+        raise DeserializationError(f"a message unpacks to more than {MAX_UNPACKED:,} bytes") from None
     except (ValueError, zlib.error) as reason:
         raise DeserializationError(str(reason)) from None
+    self._unpacked = taken + len(content)  # type: ignore[attr-defined]
+    return content
 
 
 def _short_error(cls: Any, request_id: Any, text: str, **metadata: Any) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cstformer.data.dates import date_unit
 from cstformer.data.samples import Samples
 from cstformer.data.table_files import file_suffix
+from cstformer.data.windows import from_beginning
 from cstformer.errors import CSTError
 from cstformer.models import intervals
 from cstformer.models.cst import CST
@@ -23,11 +25,19 @@ def read_context(model: CST, path: str | os.PathLike[str], **given: Any) -> Samp
     """Samples of a file, read as the training data of a model were: the same columns, covariates and count of dates.
 
     ``given`` are arguments of `Samples.load`, which come first. A file that has other columns than the training data is
-    read as if the model knew none; their number must fit.
+    read as if the model knew none; their number must fit. If the training data were `from_beginning`, so is the
+    context, and queries and answers count from there.
     """
     columns = file_suffix(path) != ".npz"
     try:
-        return read_remembered(model, functools.partial(Samples.load, path), given, columns)
+        context = read_remembered(model, functools.partial(Samples.load, path), given, columns)
+        names = model.names_
+        own_clocks = (
+            names.get("relative") and "window" not in names and not date_unit(names["coord_names"], names["units"])
+        )
+        if own_clocks and model.layout_ is None and not context.origin.any():
+            return from_beginning(context).replace(origin=None)
+        return context
     except CSTError as error:
         raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 

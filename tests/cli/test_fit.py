@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from small_models import blob, waves
 
-from cstformer import CST, CSTError
+from cstformer import CST, CSTError, Samples
 from cstformer.cli.fit import parse_setting
 from cstformer.training.objective import SobolevObjective
 from cstformer.training.settings import setting_fields
@@ -73,6 +73,10 @@ def test_an_empty_config_is_fine(cst, curves, tmp_path):
         (["--stride", "2"], "--stride needs --window"),
         (["--window", "0"], "length must be a positive number"),
         (["--window", "two"], "argument --window: invalid float value: 'two'"),
+        (["--window", "1e-300"], "cuts more than 100 windows for each of the 7 points"),
+        (["--threads", "100000"], "--threads 100000: must be at most 512"),
+        (["--dummies", "1000000"], "--dummies 1000000: must be at most 32768"),
+        (["--order", "50"], "--order 50: must be at most 12"),
         (["--patch", "4,4"], "unknown kind of movie file '.csv'"),
         (["--coords", "tt"], "unknown column 'tt'"),
         (["--device", "abacus"], "--device abacus cannot be used here"),
@@ -171,6 +175,25 @@ def test_one_long_recording_in_windows(cst, tmp_path):
     assert code == 0
     assert "fitting Samples(7 samples of 12 points, coordinates time, values u)" in out
     assert CST.load(tmp_path / "m").scaling_.span.tolist() == [2.75]
+
+
+def test_samples_on_clocks_of_their_own(cst, refused, tmp_path):
+    """Sines that begin 1000 apart: with --relative they train and answer as those that begin together."""
+    together = waves(6)
+    apart = together.replace(coords=together.coords + 1000.0 * np.arange(6)[:, None, None])
+    fit = ("--preset", "smoke", "--steps", "2", "--quiet")
+    for name, samples in (("together", together), ("apart", apart)):
+        samples.to_frame().to_csv(tmp_path / f"{name}.csv", index=False)
+        code, _, err = cst("fit", tmp_path / f"{name}.csv", "--out", tmp_path / name, *fit, "--relative")
+        assert (code, err) == (0, "")
+        ask = ["predict", tmp_path / name, tmp_path / f"{name}.csv", "--at", "0.5,1.5", "--out"]
+        assert cst(*ask, tmp_path / f"{name} answer.csv")[0] == 0
+    a, b = (Samples.load(tmp_path / f"{name} answer.csv") for name in ("together", "apart"))
+    assert a.coords[0, :, 0].tolist() == b.coords[0, :, 0].tolist() == [0.5, 1.5]
+    np.testing.assert_allclose(a.values, b.values, rtol=1e-4)
+    assert "--relative" in cst("fit", tmp_path / "apart.csv", "--out", tmp_path / "m", *fit)[2]
+    both = ["fit", tmp_path / "apart.csv", "--out", tmp_path / "n", "--relative", "--window", "2"]
+    refused(both, "give one of them")
 
 
 def test_chosen_columns(cst, tmp_path):

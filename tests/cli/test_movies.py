@@ -60,16 +60,24 @@ def test_answers_in_the_files_of_the_field(cst, refused, tmp_path, kind, out):
     refused([*ask, path], "would change the input")
 
 
-def test_intervals_are_two_more_movies(cst, tmp_path):
+@pytest.mark.parametrize("suffix", ["npz", "zarr"])
+def test_intervals_are_two_more_movies(cst, refused, tmp_path, suffix):
     frames = np.random.default_rng(0).normal(size=(80, 5, 4))
     np.savez(tmp_path / "movie.npz", values=frames, times=np.arange(80.0))
     training = ("--patch", "5,4", "--window", "4", "--stride", "4", "--preset", "smoke", "--steps", "2", "--quiet")
     assert cst("fit", tmp_path / "movie.npz", "--out", tmp_path / "m", *training, "--validation", "0.3")[0] == 0
     ask = ["predict", tmp_path / "m", tmp_path / "movie.npz", "--at", "5.5,9", "--interval", "0.8", "--out"]
-    code, out, err = cst(*ask, tmp_path / "o.npz")
-    assert (code, err) == (0, "") and out.endswith("2 × 5 × 4 values\n")
-    low, middle, high = (load_movie(tmp_path / f"o{end}.npz")[0] for end in ("_low", "", "_high"))
+    code, out, err = cst(*ask, tmp_path / f"o.{suffix}", *(["--quiet"] if suffix == "zarr" else []))
+    assert (code, err) == (0, "") and (suffix == "zarr" or out.endswith("2 × 5 × 4 values\n"))
+    low, middle, high = (load_movie(tmp_path / f"o{end}.{suffix}")[0] for end in ("_low", "", "_high"))
     assert middle.shape == (2, 5, 4) and (low < middle).all() and (middle < high).all()
+    if suffix == "zarr":
+        refused([*ask, tmp_path / "o.zarr"], "exists already; give --overwrite")
+        assert cst(*ask, tmp_path / "o.zarr", "--quiet", "--overwrite")[0] == 0
+    np.savez(tmp_path / "movie_low.npz", values=frames)
+    ask[2] = tmp_path / "movie_low.npz"
+    refused([*ask, tmp_path / "movie.npz"], "movie_low.npz would change the input")
+    refused([*ask, tmp_path / "p.npz", "--scheduler", "tcp://127.0.0.1:1"], "a cluster writes .zarr, .tif, .tiff")
 
 
 @pytest.mark.parametrize("kind", ["dat", "hyperstack"])

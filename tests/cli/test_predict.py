@@ -103,6 +103,7 @@ def test_a_forecast_needs_extrapolate(cst, refused, curves, model, tmp_path):
         ({"--derivative": "1,0"}, "derivative (1, 0) does not fit 1 coordinate axes"),
         ({"--derivative": "x"}, "--derivative x: give whole numbers"),
         ({"--derivative": "-1"}, "derivative (-1,)"),
+        ({"--derivative": "40"}, "derivative (40,) has order 40; orders up to 12 are computed"),
         ({"--out": "o.docx"}, "unknown kind of file"),
         ({"--out": "no/o.csv"}, "does not exist; make it first"),
     ],
@@ -135,7 +136,7 @@ def test_refusals_of_a_movie(refused, cst, model, tmp_path):
     fit = ["fit", tmp_path / "movie.npz", "--out", tmp_path / "m", "--patch", "4,4", "--preset", "smoke", "--steps=1"]
     assert cst(*fit, "--quiet")[0] == 0
     ask, out = ["predict", tmp_path / "m", tmp_path / "movie.npz"], ["--out", tmp_path / "o.npz"]
-    refused([*ask, "--at", "0", "--out", tmp_path / "o.csv"], "frames are written as .npz, .tif, .tiff, .nwb")
+    refused([*ask, "--at", "0", "--out", tmp_path / "o.csv"], "frames are written as .npz, .tif, .tiff, .zarr, .nwb")
     refused([*ask, "--at", "soon", *out], "--at soon: give numbers separated by commas, or a file")
     (tmp_path / "q.csv").write_text("t\nsoon\n")
     refused([*ask, "--at", tmp_path / "q.csv", *out], "column 't'", "must be real numbers")

@@ -33,6 +33,21 @@ def test_a_message_that_unpacks_to_gigabytes_is_refused_in_little_memory():
     assert taken < 3 * MAX_UNPACKED
 
 
+def decode_parts(parts: list[dict]) -> int:
+    guard_bokeh()
+    return len(Deserializer().decode(parts))
+
+
+def test_many_parts_of_a_message_share_one_limit():
+    """Half a megabyte that unpacks to 480 MB, in parts that are each allowed."""
+    bombs = 12 * [packed(bytes(MAX_UNPACKED * 5 // 8))]
+    outcome, why, taken = starved(2**28, decode_parts, bombs)
+    assert (outcome, why) == ("DeserializationError", f"a message unpacks to more than {MAX_UNPACKED:,} bytes")
+    assert taken < 3 * MAX_UNPACKED
+    for _ in range(2):  # the next message begins anew
+        assert decode_parts([packed(bytes(MAX_UNPACKED // 2))] * 2) == 2
+
+
 def test_ordinary_messages_are_unpacked():
     content = bytes(range(256)) * 100
     assert Deserializer().decode(packed(content)) == content

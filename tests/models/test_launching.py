@@ -67,6 +67,13 @@ def test_processes_that_fail_leave_a_model_that_is_not_fitted(monkeypatch):
         fitted.predict(waves(), [3.0])
 
 
+def test_a_process_that_dies_before_the_first_state_promises_no_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(launching, "_WORK", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(CSTError, match=r"was killed by SIGKILL.*; nothing was done yet, fit again$"):
+        wave_model().set_params(devices=2).fit(waves(), state=tmp_path / "state")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_experiments_hand_the_number_of_processes_to_their_models(tmp_path, monkeypatch, capsys):
     def fit(self, *_, **__):
         raise CSTError(f"would fit on {self.devices} processes")
