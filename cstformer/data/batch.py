@@ -130,6 +130,10 @@ def widen(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
 
 
+PAIRS_PER_PASS = 10**7
+"""Pairs of points of all samples in a pass without gradients: attention and the start need memory for each."""
+
+
 def as_batches(count: int, size: int) -> list[Tensor]:
     """Sample numbers 0..count−1 in runs of at most ``size``."""
     return list(torch.arange(count).split(max(1, size)))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cstformer.data.batch import Batch, as_batches
+from cstformer.data.batch import PAIRS_PER_PASS, Batch, as_batches
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models import reader
@@ -103,7 +103,8 @@ def answer_of(model: CST) -> Answer:
     def answer(context: Batch, at: Tensor) -> tuple[Tensor, Tensor]:
         parts: list[tuple[Tensor, Tensor]] = []
         d = at.shape[-1]
-        for index in as_batches(len(context), min(64, reader.TOKENS_PER_PASS // max(1, context.coords.shape[1]))):
+        n = max(1, context.coords.shape[1])
+        for index in as_batches(len(context), min(64, reader.TOKENS_PER_PASS // n, PAIRS_PER_PASS // n**2)):
             one = reader.Reader(model, None, context[index])  # type: ignore[arg-type]  # the batch is all it reads
             x = at[index.to(at.device)]
             parts.append((one.series(x, plan(d, [])).value, one.spread(x, (0,) * d)))

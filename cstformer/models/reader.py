@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cstformer.data.arrays import as_floats
-from cstformer.data.batch import Batch, as_batches
+from cstformer.data.batch import PAIRS_PER_PASS, Batch, as_batches
 from cstformer.data.checks import check_queries, from_model_epoch
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
@@ -193,7 +193,7 @@ def _stream(
     size = max(1, TOKENS_PER_PASS // _coefficients(terms))
     sample = query = 0
     while sample < len(data):
-        per_batch = max(1, min(64, size // m, size // context.n))
+        per_batch = max(1, min(64, size // m, size // context.n, PAIRS_PER_PASS // context.n**2))
         chunk = m if joint or per_batch > 1 else size
         rows = torch.arange(sample, min(sample + per_batch, len(data)))
         try:

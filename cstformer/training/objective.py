@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from cstformer.data.batch import Batch, widen
+from cstformer.data.batch import PAIRS_PER_PASS, Batch, widen
 from cstformer.network.transformer import ContinuousTransformer
 from cstformer.starts.curves import Start
 from cstformer.starts.kind import Corruption, DataKind
@@ -190,7 +190,8 @@ class Validation:
     def score(self) -> float:
         """Validation loss of the network as it is now."""
         o, total = self.objective, 0.0
-        for index in torch.arange(len(self.batch)).split(max(1, 4 * o.settings.batch)):
+        pairs = int(self.batch.coords.shape[1]) ** 2
+        for index in torch.arange(len(self.batch)).split(max(1, min(4 * o.settings.batch, PAIRS_PER_PASS // pairs))):
             place = index.to(self.keep.device)
             points = trimmed(self.batch[index])
             n = points.coords.shape[1]

@@ -179,6 +179,23 @@ def test_training_makes_it_better():
     assert error < 0.4 * np.abs(lines - truth).mean()
 
 
+def test_long_samples_are_validated_a_few_at_a_time(monkeypatch):
+    whole = fit_quickly(tiny(validation=0.5), waves()).report_.history
+    sizes, answers = [], SobolevObjective.answers
+    monkeypatch.setattr("cstformer.training.objective.PAIRS_PER_PASS", 2 * 7**2)
+    monkeypatch.setattr(
+        SobolevObjective,
+        "answers",
+        lambda self, context, *rest: (
+            torch.is_grad_enabled() or sizes.append(len(context)),
+            answers(self, context, *rest),
+        )[1],
+    )
+    few = fit_quickly(tiny(validation=0.5), waves()).report_.history
+    np.testing.assert_allclose(np.array(few), np.array(whole), rtol=1e-5)
+    assert max(sizes) == 2
+
+
 # Interruption
 
 

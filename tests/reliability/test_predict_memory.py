@@ -46,6 +46,15 @@ def test_smaller_pieces_give_the_same_answers(monkeypatch, kind, most):
     assert sum(passes) == 6 * 23  # nothing was answered twice
 
 
+def test_long_samples_are_read_a_few_at_a_time(monkeypatch):
+    model, samples = wave_model(), waves()
+    whole = model.predict(samples, AT)
+    passes = shrink(monkeypatch, FAILURES["CPU"], 10**9)
+    monkeypatch.setattr(reader, "PAIRS_PER_PASS", 2 * 7**2)
+    assert np.abs(model.predict(samples, AT) - whole).max() < 1e-9
+    assert passes == [2 * 23] * 3
+
+
 def test_joint_shrinks_to_single_samples_and_no_further(monkeypatch):
     model, samples = wave_model(pattern="joint"), waves()
     whole = model.predict(samples, AT)
