@@ -42,13 +42,16 @@ class Answers:
     r2 : float
         R² over all hidden cells, averaged over channels.
     coverage : float or None
-        Share of the hidden cells inside 90 % intervals; None for a model without intervals of this level.
+        Share of the hidden cells inside intervals; None for a model without intervals.
+    level : float
+        Of these intervals: 0.9, or the highest for which enough samples were held out in the training.
     """
 
     model: Model
     error: Float[np.ndarray, " N"]
     r2: float
     coverage: float | None = None
+    level: float = COVERED
 
     @property
     def rmse(self) -> float:
@@ -84,20 +87,22 @@ class Evaluation:
         squared = np.square(np.where(seen, answer - self.truth.values, 0.0) / self.sd)
         error = squared.sum((1, 2)) / seen.sum((1, 2))
         r2 = r_squared(answer, self.truth.values, seen)
-        self.answers[model.label] = Answers(model, error, r2, self._coverage(model, at))
+        self.answers[model.label] = Answers(model, error, r2, *self._coverage(model, at))
 
-    def _coverage(self, model: Model, at: Float[np.ndarray, "N m d"]) -> float | None:
-        """Share of the hidden cells inside the intervals of a model, if it has them."""
+    def _coverage(self, model: Model, at: Float[np.ndarray, "N m d"]) -> tuple[float | None, float]:
+        """Share of the hidden cells inside the intervals of a model, if it has them, and the level of these."""
         interval = getattr(model, "interval", None)  # of CST; rivals have none
         if interval is None:
-            return None
+            return None, COVERED
+        calibration = getattr(model, "calibration_", None)
+        level = COVERED if calibration is None else calibration.usual_level or COVERED
         with warnings.catch_warnings(action="ignore", category=CSTWarning):  # `predict` told it
             try:
-                low, high = interval(self.context, at, COVERED, extrapolate=True)
+                low, high = interval(self.context, at, level, extrapolate=True)
             except CSTError:  # too few samples were held out in the training
-                return None
+                return None, level
         seen, truth = self.truth.observed, self.truth.values
-        return float(((low <= truth) & (truth <= high))[seen].mean())
+        return float(((low <= truth) & (truth <= high))[seen].mean()), level
 
     @property
     def first(self) -> str:

@@ -39,7 +39,14 @@ def main(argv: list[str] | None = None) -> int:
     use_lossy_output()
     args, extra = build_parser().parse_known_args(argv)
     tell = lambda message: in_options(str(message), args.parser)  # noqa: E731
-    warnings.showwarning = lambda message, *_, **__: print(f"cst: warning: {tell(message)}", file=sys.stderr)
+    told: set[str] = set()  # rivals repeat what the first model warned of
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if (text := tell(message)) not in told:
+            told.add(text)
+            print(f"cst: warning: {text}", file=sys.stderr)
+
+    warnings.showwarning = show
     try:
         if extra:
             raise unknown_option(extra[0], args.parser)
@@ -47,7 +54,10 @@ def main(argv: list[str] | None = None) -> int:
         if reason := lost_output():
             print(f"cst: warning: standard output was lost ({reason})", file=sys.stderr)
         return code
-    except (CSTError, CSTWarning, OSError) as error:  # a warning where --strict makes it an error
+    except CSTWarning as error:
+        print(f"cst: error: {tell(error)} (--strict makes this warning an error)", file=sys.stderr)
+        return 2
+    except (CSTError, OSError) as error:
         print(f"cst: error: {tell(error)}", file=sys.stderr)
         return 2
     except MemoryError:

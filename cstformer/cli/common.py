@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -127,7 +128,7 @@ def in_options(message: str, parser: Parser) -> str:
     """
     message = re.sub(r"\b\w+= \((--[\w-]+)\)", r"\1", message)  # both are named
     message = re.sub(r" in \w+= (?=')", " ", message)  # unknown column in values= 'x'
-    message = re.sub(r"\bgroup=(?:'([^']*)'|False)", lambda m: f"--sample {m[1] or 'none'}", message)
+    message = re.sub(r"\bgroup=(?:'([^']*)'|False)", lambda m: f"--sample {shlex.quote(m[1] or 'none')}", message)
     message = message.replace("samples.windows(length, stride) (--window)", "--window")
 
     def option(match: re.Match[str]) -> str:
@@ -135,7 +136,7 @@ def in_options(message: str, parser: Parser) -> str:
         if name not in parser._option_string_actions:
             return match[0]
         value = (match[2] or "").strip("'")
-        return name if value in ("", "[...]", "True") else f"{name} {value}"
+        return name if value in ("", "[...]", "True") else f"{name} {shlex.quote(value)}"
 
     return re.sub(r"(?<![\w.-])([a-z_]+)=(\[[^\]]*\]|'[^']*'|[\w.-]*\w)?", option, message)
 

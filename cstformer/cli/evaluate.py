@@ -95,10 +95,12 @@ def coverage(result: Evaluation) -> str:
     """How many of the hidden cells the model's own intervals cover."""
     from cstformer.baselines.evaluation import COVERED
 
-    found = result.answers[result.first].coverage
+    found, level = result.answers[result.first].coverage, result.answers[result.first].level
+    few = f"{COVERED:.0%} intervals need 9 held-out training samples (--validation)."
     if found is None:
-        return f"{result.first} has no {COVERED:.0%} intervals: they need 9 held-out training samples (--validation)."
-    return f"Intervals of {result.first} at {COVERED:.0%} cover {found:.1%} of the hidden cells."
+        return f"{result.first} has no intervals; {few}"
+    more = "." if level == COVERED else f"; {few}"
+    return f"Intervals of {result.first} at {level:.0%} cover {found:.1%} of the hidden cells{more}"
 
 
 def figure(result: Evaluation) -> Any:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cstformer.cli.common import Parser, add_columns, add_command, add_windows, columns, whole_numbers
+from cstformer.cli.common import Parser, add_columns, add_command, add_windows, columns, in_options, whole_numbers
 from cstformer.cli.movies import FORMATS, add_movie, movie_options, refuse_two_colours
 from cstformer.errors import CSTError, CSTWarning
 from cstformer.training.settings import PRESETS, check_settings, preset, setting_fields
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     if model.report_.ended not in ("interrupted", "cap"):
         state.unlink(missing_ok=True)
     if not args.quiet:
-        print(model.report_.sentence(model.run_))
+        print(in_options(model.report_.sentence(model.run_), args.parser))
         if model.report_.trials:
             unit = {"noise": " × the estimate"}
             chosen = ", ".join(f"{name}={value}{unit.get(name, '')}" for name, value in model.report_.chosen.items())

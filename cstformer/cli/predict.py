@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ examples:
     cst predict model curves.csv --at 0.1,0.25,0.5 --out answers.csv
   at the coordinates of a table; its column `sample`, if any, picks the sample
     cst predict model curves.csv --at queries.csv --out answers.csv
-  at dates
+  at dates, or on a regular clock between two
     cst predict model rooms.csv --at 2024-05-01T12:00,2024-05-01T18:00 --out answers.csv
+    cst predict model rooms.csv --at 2024-05-01T12:00:2024-05-03:30min --out answers.csv
   the first derivative
     cst predict model curves.npz --at queries.npz --derivative 1 --out slopes.npz
   values and the bounds of 90 % intervals, in the columns NAME_low and NAME_high
@@ -44,6 +46,10 @@ examples:
     cst predict model movie.zarr --at 0:600:0.05 --out frames.zarr --scheduler tcp://10.0.0.1:8786
   a recording with dropped frames on a regular clock: from 0 to 600 s, every 0.05 s
     cst predict model recording.nwb --at 0:600:0.05 --out answer.nwb"""
+
+
+_WAYS = "give a file with coordinates, numbers or dates separated by commas, or START:STOP:STEP"
+_DATE = r"\d{4}-\d{2}-\d{2}(?:T\d{2}(?::\d{2}){0,2}(?:Z|[+-]\d{2}(?::?\d{2})?)?)?"
 
 
 def add(commands: Any) -> None:
@@ -163,12 +169,13 @@ def _predict_samples(model: CST, args: argparse.Namespace, index: tuple[int, ...
     check_target(args.out)
     context = read_context(model, args.context, **columns(args))
     inline = _numbers(args.at)
-    if inline is None and _is_date(args.at):
+    if inline is None and (dates := _dates(args.at)):
         import pandas as pd
 
-        dates = pd.DataFrame({context.coord_names[0]: args.at.split(",")})
-        coords, exists = table_queries(dates, context, f"--at {args.at}")
+        coords, exists = table_queries(pd.DataFrame({context.coord_names[0]: dates}), context, f"--at {args.at}")
     elif inline is None:
+        if "," in args.at or not Path(args.at).exists():
+            raise CSTError(f"--at {args.at}: there is no such file; {_WAYS}")
         coords, exists = load_queries(args.at, context, text_format(args))
     elif context.d == 1:
         coords = np.broadcast_to(inline[:, None], (len(context), len(inline), 1))  # (N, m, 1)
@@ -212,17 +219,30 @@ def read_times(text: str) -> np.ndarray:
         names = [str(c).split("[")[0].strip().casefold() for c in table.columns]  # "time [s]" → "time"
         column = next((i for i, name in enumerate(names) if name in TIME_NAMES | {"times"}), 0)
         return as_floats(f"column {table.columns[column]!r} of {path}", table.iloc[:, column])
-    raise CSTError(f"--at {text}: give numbers separated by commas, or a file (npz, csv, tsv, parquet)")
+    raise CSTError(f"--at {text}: give numbers separated by commas, or a file (npz, csv, tsv, parquet), or START:STOP:STEP")
 
 
-def _is_date(text: str) -> bool:
-    """Whether the first of the words separated by commas is an ISO date."""
+def _dates(text: str) -> list[str]:
+    """ISO dates of ``2024-05-01,2024-05-02T06:00``, or of a range with a step such as 6h; none in other texts."""
     from datetime import datetime
 
+    import pandas as pd
+
+    if found := re.fullmatch(f"({_DATE}):({_DATE}):(.+)", text):
+        start, stop, step = found.groups()
+        try:
+            every = pd.Timedelta(hours=float(step)) if _numbers(step) is not None else pd.Timedelta(step)
+            dates = pd.date_range(start, stop, freq=every)
+        except (ValueError, AssertionError):  # two time zones are an assertion of pandas
+            dates = pd.DatetimeIndex([])
+        if len(dates) < 2:
+            raise CSTError(f"--at {text}: give START:STOP:STEP with a step such as 6h or 30min that fits between them")
+        return [date.isoformat() for date in dates]
+    words = text.split(",")
     try:
-        return bool(datetime.fromisoformat(text.split(",")[0]))
+        return words if datetime.fromisoformat(words[0]) else []
     except ValueError:
-        return False
+        return []
 
 
 def _numbers(text: str) -> np.ndarray | None:

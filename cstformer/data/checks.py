@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cstformer.data.arrays import as_floats
-from cstformer.data.dates import date_unit, dated_axis, epoch_shift, rebased
+from cstformer.data.dates import are_dates, date_unit, dated_axis, epoch_shift, rebased
 from cstformer.data.grouping import named_samples
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, CSTWarning
@@ -81,12 +81,12 @@ def date_queries(context: Samples, at: Any) -> Any:
         return at
     if isinstance(at, Samples):
         return rebased(at, date_unit(context.coord_names, context.units), bool(context.origin.any()))
-    if getattr(getattr(at, "dtype", None), "kind", None) != "M":  # tensors have other dtypes
+    if not are_dates(at):
         return at
-    found, dates = dated_axis(context.coord_names, context.units), np.asarray(at)
-    if found is None or context.d != 1 or dates.ndim > 2:
+    found = dated_axis(context.coord_names, context.units)
+    if found is None or context.d != 1 or np.ndim(at) > 2:
         raise CSTError("at holds dates, which need a context with dates as its only coordinate axis")
-    return (found[1].coords(np.atleast_2d(dates)) - context.origin)[..., None]  # (N, m, 1)
+    return (np.atleast_2d(found[1].coords(at)) - context.origin)[..., None]  # (N, m, 1)
 
 
 def from_model_epoch(

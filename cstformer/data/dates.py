@@ -7,9 +7,10 @@ The unit of a dated axis is that of the CF conventions, ``hours since 2024-05-01
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,9 +70,30 @@ class Clock:
         """Local dates (datetime64[us]) of coordinates: the hours of ten years in float64 still tell microseconds."""
         return self._wall() + np.rint(x * self.hours * 3.6e9).astype("timedelta64[us]")
 
-    def coords(self, dates: np.ndarray) -> np.ndarray:
-        """Inverse of `dates`."""
-        return (dates.astype("datetime64[us]") - self._wall()) / np.timedelta64(1, "h") / self.hours
+    def coords(self, dates: Any) -> np.ndarray:
+        """Coordinates of dates, of the same shape: datetime64, timestamps of pandas or Python, or ISO text.
+
+        Dates without a time zone, as datetime64 always is, are local ones.
+
+        >>> Clock.parse("hours since 2024-05-01T00:00:00+02:00").coords(["2024-05-01T00:00Z"]).tolist()
+        [2.0]
+        """
+        import pandas as pd
+
+        shape = np.shape(dates)
+        hours, unit = read_dates(pd.Series(dates if len(shape) == 1 else np.ravel(dates)), "at")
+        epoch = datetime.fromisoformat(unit.partition(" since ")[2])
+        own = Clock(1.0, epoch if epoch.tzinfo else epoch.replace(tzinfo=self.epoch.tzinfo))
+        return ((hours + own.hours_after(self)) / self.hours).reshape(shape)
+
+    def hours_after(self, other: Clock) -> float:
+        """Hours from the epoch of another clock to that of this one."""
+        if (self.zone is None) != (other.zone is None):
+            raise CSTError(
+                f"dates with and without a time zone cannot be compared: {self.epoch.isoformat()} and "
+                f"{other.epoch.isoformat()}; give both a time zone, or none"
+            )
+        return (self.epoch - other.epoch).total_seconds() / 3600
 
     def hours_since(self, reference: str) -> float:
         """Hours from a local date to the epoch."""
@@ -79,14 +101,9 @@ class Clock:
 
     def shift_to(self, other: Clock) -> float:
         """What to add to coordinates of this clock, in units of the other, to count from the epoch of the other."""
-        if (self.zone is None) != (other.zone is None):
-            raise CSTError(
-                f"dates with and without a time zone cannot be compared: {self.epoch.isoformat()} and "
-                f"{other.epoch.isoformat()}; give both a time zone, or none"
-            )
         if self.hours != other.hours:
             raise CSTError(f"one time axis has a unit of {self.hours:g} hours, another of {other.hours:g}; convert one")
-        return (self.epoch - other.epoch).total_seconds() / 3600 / self.hours
+        return self.hours_after(other) / self.hours
 
     def _wall(self) -> np.datetime64:
         return np.datetime64(self.epoch.replace(tzinfo=None), "us")
@@ -113,6 +130,20 @@ def has_dates(column: Any) -> bool:
     if column.dtype.kind == "M":
         return True
     return column.dtype.kind in "OT" and bool(column.dropna().astype(str).str.match(_ISO).any())
+
+
+def are_dates(at: Any) -> bool:
+    """Whether queries are dates: datetime64, or a sequence that begins with a date or its ISO text.
+
+    >>> are_dates(["2024-05-01"]), are_dates([datetime(2024, 5, 1)]), are_dates(["1.5"]), are_dates([1.5])
+    (True, True, False, False)
+    """
+    kind = getattr(getattr(at, "dtype", None), "kind", None)  # tensors have other dtypes
+    if kind in ("O", "U", "T"):
+        at = np.asarray(at, dtype=object).ravel().tolist()
+    while isinstance(at, (list, tuple)) and at:
+        at = at[0]
+    return kind == "M" or isinstance(at, (date, np.datetime64)) or (isinstance(at, str) and bool(re.match(_ISO, at)))
 
 
 def read_dates(column: Any, name: str) -> tuple[np.ndarray, str]:

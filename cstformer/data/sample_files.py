@@ -48,6 +48,9 @@ def samples_suffix(path: str | os.PathLike[str]) -> str:
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a file that `write_samples` cannot write, before the work whose result it is to hold."""
     suffix = samples_suffix(path)
+    if suffix == ".xlsx":
+        others = ", ".join(other for other in SUFFIXES if other != ".xlsx")
+        raise CSTError(f"{path}: Excel files are only read; write one of {others}")
     modules = {".parquet": ["pyarrow"], ".nc": ["xarray", "netCDF4"], ".zarr": ["xarray", "zarr"]}
     need(*modules.get(suffix, []), for_what=f"{path}: writing {suffix}")
 
@@ -76,9 +79,8 @@ def read_samples(
 
 def write_samples(samples: Samples, path: str | os.PathLike[str], **bounds: np.ndarray) -> None:
     """Write `samples` atomically; see `Samples.save`. An npz also holds ``bounds``: arrays of `BOUNDS`."""
+    check_target(path)
     suffix = samples_suffix(path)
-    if suffix not in WRITTEN:
-        raise CSTError(f"{path}: Excel files are only read; write one of {', '.join(WRITTEN)}")
     if suffix in TABLES and _lost_in_tables(samples):
         warnings.warn(
             f"{path}: a table keeps neither the origin of windows nor the patch layout nor the calendar; .npz, .nc, "

@@ -110,6 +110,8 @@ def _read_text(path: Path, suffix: str, form: TextFormat, texts: set[str]) -> An
     lines = [line for line in head.decode(encoding, errors="ignore").splitlines() if line.strip()]
     if len(head) == HEAD:
         lines = lines[:-1]  # it may be cut
+    if not head.strip():
+        raise CSTError(f"{path} is empty; give a table with a heading and a row for each point")
     separator = form.separator or _separator(lines, "\t" if suffix.startswith(".tsv") else ",")
     if separator != r"\s+":
         _check_rows(lines, separator)

@@ -6,7 +6,7 @@ A long table has one row per point. Column headings "name [unit]" carry a unit; 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,8 @@ _TIME_WITH_UNIT = re.compile(
     r"|seconds|minutes|days|times|time_?stamp|date_?time)"
 )
 """Names such as `time_h`, which are times if no column has one of the names above."""
+
+_OTHER_DATE = re.compile(r"\s*(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})\b")  # 01.05.2024, 5/1/24
 
 MARK = "covariate:"
 """How the heading of a covariate begins in the tables that are written here."""
@@ -59,7 +61,8 @@ def samples_from_table(
             raise CSTError("the table has a column without a name; write it with index=False, or name the column")
         del parts[column]
     known = _covariate_columns(parts, covariates)
-    coord_columns, value_columns = _coord_and_value_columns(parts, coords, values)
+    dated = lambda column: has_dates(frame[columns[column]])  # noqa: E731
+    coord_columns, value_columns = _coord_and_value_columns(parts, coords, values, dated)
     if len(frame) == 0:
         raise CSTError("the table has no rows; pass at least one point")
     ids, sample = sample_rows(frame, None if by is None else columns[by])
@@ -190,14 +193,20 @@ def _per_sample(series: Any, column: str, sample: np.ndarray, ids: list[int | st
 
 
 def _coord_and_value_columns(
-    parts: dict[str, tuple[str, str]], coords: Sequence[str] | None, values: Sequence[str] | None
+    parts: dict[str, tuple[str, str]],
+    coords: Sequence[str] | None,
+    values: Sequence[str] | None,
+    dated: Callable[[str], bool],
 ) -> tuple[list[str], list[str]]:
-    """Which of the columns, given as heading → (name, unit), are coordinates and which are values."""
+    """Which of the columns, given as heading → (name, unit), are coordinates and which are values.
+
+    ``dated`` says whether a column holds dates.
+    """
     if coords is not None:
         coord_columns = _chosen("coords", coords, parts)
     else:
         named = _chosen("values", values, parts) if values is not None else []
-        coord_columns = _guessed({column: part for column, part in parts.items() if column not in named})
+        coord_columns = _guessed({column: part for column, part in parts.items() if column not in named}, dated)
     rest = [column for column in parts if column not in coord_columns]
     value_columns = _chosen("values", values, parts) if values is not None else rest
     if not coord_columns or not value_columns:
@@ -217,13 +226,15 @@ def _chosen(option: str, names: Sequence[str], parts: dict[str, tuple[str, str]]
     return [by_name[name] for name in names]
 
 
-def _guessed(parts: dict[str, tuple[str, str]]) -> list[str]:
-    """Coordinate columns, recognised by their names."""
+def _guessed(parts: dict[str, tuple[str, str]], dated: Callable[[str], bool]) -> list[str]:
+    """Coordinate columns, recognised by their names; a column of dates is the time if none has such a name."""
     names = {column: name.casefold() for column, (name, _) in parts.items()}
     guess = [column for column, name in names.items() if name in COORD_NAMES or name.startswith("coord")]
     if not any(names[column] in TIME_NAMES for column in guess):
-        guess = [column for column, name in names.items() if column in guess or _TIME_WITH_UNIT.fullmatch(name)]
-        names |= {column: "time" for column in guess if _TIME_WITH_UNIT.fullmatch(names[column])}
+        units = [column for column, name in names.items() if _TIME_WITH_UNIT.fullmatch(name)]
+        units = units or [column for column in parts if column not in guess and dated(column)]
+        guess = [column for column in parts if column in guess or column in units]
+        names |= dict.fromkeys(units, "time")
     times = [column for column in guess if names[column] in TIME_NAMES]
     if len(times) > 1:
         raise CSTError(f"columns {times} could all be the time; name the right one by coords=[...]")
@@ -238,6 +249,11 @@ def _numbers(series: Any, column: str, value: bool = False) -> np.ndarray:
     is_date = series.dtype.kind in "Mm"  # to_numeric would count nanoseconds
     numbers = pd.Series(np.nan, series.index) if is_date else pd.to_numeric(series, errors="coerce")
     bad = np.flatnonzero(np.asarray(numbers.isna() & series.notna()))
+    if len(bad) and _OTHER_DATE.match(str(series.iloc[bad[0]])):
+        raise CSTError(
+            f"column {column!r} has {series.iloc[bad[0]]!r} in row {bad[0] + 1}, where day and month could be confused; "
+            "write dates as 2024-05-01T13:30:00"
+        )
     if len(bad) and value and numbers.isna().all() and not is_date:
         raise CSTError(
             f"column {column!r} holds text, such as {series.iloc[bad[0]]!r}; if it names the samples, say so by "

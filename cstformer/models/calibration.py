@@ -33,7 +33,14 @@ from torch import Generator, Tensor
 
 from cstformer.data.batch import Batch, widen
 from cstformer.errors import CSTError
-from cstformer.models.conformal import check_level, fewest_samples, fit_shares, quantile, sample_weights
+from cstformer.models.conformal import (
+    check_level,
+    fewest_samples,
+    fit_shares,
+    highest_level,
+    quantile,
+    sample_weights,
+)
 
 Answer = Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
 """From a context and queries (B, m, d) to answers and variances s² (B, m, c), all in the model's units."""
@@ -41,6 +48,7 @@ Answer = Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
 FINE, COARSE = 8, (2, 3)  # a pattern of K hides each point once, in K folds
 MAX_SAMPLES = 512  # held-out samples that are asked
 MAX_SCORES = 256  # scores that are kept of a channel of a sample
+USUAL_LEVEL, LEAST_LEVEL = 0.9, 0.8
 SMALLEST_VARIANCE = 1e-12  # of β: channels that never change have errors of 0
 SMALLEST_NOISE = 1e-3  # of σ in `fit_shares`, in standardised units; only the odds of process and noise depend on it
 
@@ -81,9 +89,16 @@ class Calibration:
             of = f" of {names[k]!r}" if len(found) > 1 and len(names) == len(found) else ""
             raise CSTError(
                 f"an interval of level {level:g} needs {needed} held-out samples, but {samples[k]}{of} were there; "
-                "choose a lower level, fit with a larger validation=, or call calibrate(samples) with new samples"
+                f"choose a level up to {highest_level(samples[k]):g}, fit with a larger validation= (--validation), or "
+                "use calibrate(samples) of Python with new samples"
             )
         return self._spread(found, like)
+
+    @property
+    def usual_level(self) -> float | None:
+        """Level of intervals where nobody chose one: 0.9, or what the samples allow, if that is at least 0.8."""
+        level = min(USUAL_LEVEL, highest_level(int(self.samples.min())))
+        return level if level >= LEAST_LEVEL else None
 
     @property
     def samples(self) -> Int[np.ndarray, " C"]:

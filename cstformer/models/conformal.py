@@ -51,6 +51,15 @@ def fewest_samples(level: float) -> int:
     return math.ceil(round(level / (1 - level), 9))
 
 
+def highest_level(samples: int) -> float:
+    """Highest level, in whole percent, of intervals that so many held-out samples allow.
+
+    >>> highest_level(4), highest_level(8), highest_level(0)
+    (0.8, 0.88, 0.0)
+    """
+    return math.floor(100 * samples / (samples + 1)) / 100
+
+
 def sample_weights(sample: Int[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
     """Weight of each score: samples weigh the same, and share it evenly among their scores; the sum is 1.
 

@@ -250,7 +250,7 @@ class Model(BaseEstimator, ABC):
         context: Samples,
         *,
         rivals: Sequence[Model] | None = None,
-        level: float = 0.9,
+        level: float | None = None,
         hidden: Samples | None = None,
         channels: Sequence[str] | None = None,
     ) -> Picture:
@@ -263,7 +263,8 @@ class Model(BaseEstimator, ABC):
         context : Samples of one coordinate axis
         rivals : fitted models, optional
             Their curves are drawn too; by default that of the Gaussian process which CST begins with.
-        level : probability that the interval covers a new observation
+        level : probability that the interval covers a new observation; by default 0.9, or the highest for which
+            enough samples were held out in the training
         hidden : Samples, optional
             Points of the same samples that are not in the context; they are drawn, and the model does not see them.
         channels : names of the channels to draw; the first six by default

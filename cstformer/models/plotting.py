@@ -10,7 +10,6 @@ import torch
 
 from cstformer.data.checks import check_context, extrapolation
 from cstformer.data.samples import Samples
-from cstformer.errors import CSTError
 from cstformer.report.sample_plots import MOST_SAMPLES, Picture, check_curves, plot_samples, time_grid
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def plot_model(
     model: Model,
     context: Samples,
     rivals: Sequence[Model] | None = None,
-    level: float = 0.9,
+    level: float | None = None,
     hidden: Samples | None = None,
     channels: Sequence[str] | None = None,
 ) -> Picture:
@@ -34,19 +33,11 @@ def plot_model(
         if rivals is None and model.kernel_ is not None:
             curves["Gaussian process"] = _process(model, context, at)
         curves |= {rival.label: rival.predict(context, at) for rival in rivals or ()}
-        band = _band(model, context, at, level)
-    return plot_samples(context, curves, at, band, f"{level:.0%} interval of {model.label}", hidden, channels)
-
-
-def _band(model: Model, context: Samples, at: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """The interval of a model; None if it has none, or was calibrated on too few samples for this level."""
-    if not 0 < level < 1:
-        raise CSTError(f"level must lie between 0 and 1, got {level!r}; e.g. 0.9 for intervals that cover 90 %")
-    interval = getattr(model, "interval", None)  # of CST; rivals have none
-    try:
-        return None if interval is None else interval(context, at, level)
-    except CSTError:
-        return None
+        if level is None and (calibration := getattr(model, "calibration_", None)) is not None:
+            level = calibration.usual_level
+        interval = getattr(model, "interval", None)  # of CST; rivals have none
+        band = None if interval is None or level is None else interval(context, at, level)
+    return plot_samples(context, curves, at, band, f"{level or 0:.0%} interval of {model.label}", hidden, channels)
 
 
 def _process(model: Model, context: Samples, at: np.ndarray) -> np.ndarray:

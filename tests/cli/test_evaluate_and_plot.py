@@ -25,7 +25,7 @@ def test_evaluate_prints_every_model_and_writes_a_figure(cst, many, tmp_path):
     assert names == ["model", "CST", "Linear interpolation", "Cubic spline", "Gaussian process", "Last value"]
     assert all(re.search(r"[+-]\d+% \([+-]\d+% to [+-]\d+%\) +\d of 8$", line) for line in lines[4:8])
     assert lines[9].startswith("On these data ") and lines[11] == f"wrote {out}"
-    assert lines[10].startswith("CST has no 90% intervals: they need 9 held-out training samples")
+    assert lines[10].startswith("CST has no intervals; 90% intervals need 9 held-out training samples")
     assert max(map(len, lines[2:8])) <= 80
     assert imread(out).std() > 0
 
@@ -35,6 +35,8 @@ def test_evaluate_tells_the_coverage_of_intervals(cst, many, tmp_path):
     code, told, err = cst(*command, "--validation", "0.5")
     found = re.search(r"^Intervals of CST at 90% cover ([\d.]+)% of the hidden cells\.$", told, re.M)
     assert code == 0 and found and 60 < float(found[1]) <= 100, err
+    code, told, err = cst(*command, "--validation", "0.2")  # five samples allow 83 %
+    assert re.search(r"^Intervals of CST at 83% cover [\d.]+% of the hidden cells; 90% intervals need 9", told, re.M)
 
 
 def test_evaluate_cuts_a_long_recording(cst, tmp_path):

@@ -85,6 +85,8 @@ def test_the_band_is_the_interval():
     corners = band.get_paths()[0].vertices[:, 1]
     assert corners.min() == pytest.approx(low[1].min()) and corners.max() == pytest.approx(high[1].max())
     assert "90% interval of CST" not in labels(wave_model().plot(waves()))  # one held-out sample says too little
+    some = fit_quickly(CST.preset("smoke", steps=1, validation=0.1), samples)  # eight samples allow 88 %
+    assert "88% interval of CST" in labels(some.plot(samples))
     refused(lambda: model.plot(samples, level=90), "level must lie between 0 and 1, got 90")
 
 
