@@ -75,10 +75,11 @@ def _describe_queries(args: argparse.Namespace) -> str | None:
 
     if args.values or not Path(args.file).exists():
         return None
-    found = query_coordinates(args.file, text_format(args))
+    found = query_coordinates(args.file, text_format(args), columns(args).get("group"))
     if found is None:
         return None
-    ranges = [f"coordinate {name}: {np.nanmin(x):.6g} to {np.nanmax(x):.6g}" for name, x in found.items()]
+    tell = lambda x: f"{x:.6g}" if isinstance(x, float) else np.datetime_as_string(x, unit="s")  # noqa: E731
+    ranges = [f"coordinate {name}: {tell(np.nanmin(x))} to {tell(np.nanmax(x))}" for name, x in found.items()]
     count = len(next(iter(found.values())))
     ask = f"cst predict MODEL CONTEXT --at {shlex.quote(args.file)} --out answers.csv"
     return "\n".join([f"{count} queries: coordinates without values", *ranges, f"next: {ask}"])

@@ -69,7 +69,8 @@ def add(commands: Any) -> None:
         required=True,
         metavar="FILE",
         help="npz, csv, tsv, parquet, nc or zarr; for a movie zarr or tif (written piece by piece, in little memory), "
-        "npz, nwb (in a processing module), or a new folder for U.npy and SVT.npy if CONTEXT or MODEL has modes",
+        "npz, nwb (in a processing module), mp4 (to look at), or a new folder for U.npy and SVT.npy if CONTEXT or MODEL has "
+        "modes",
     )
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
     parser.add_argument(
@@ -219,7 +220,9 @@ def read_times(text: str) -> np.ndarray:
         names = [str(c).split("[")[0].strip().casefold() for c in table.columns]  # "time [s]" → "time"
         column = next((i for i, name in enumerate(names) if name in TIME_NAMES | {"times"}), 0)
         return as_floats(f"column {table.columns[column]!r} of {path}", table.iloc[:, column])
-    raise CSTError(f"--at {text}: give numbers separated by commas, or a file (npz, csv, tsv, parquet), or START:STOP:STEP")
+    raise CSTError(
+        f"--at {text}: give numbers separated by commas, or a file (npz, csv, tsv, parquet), or START:STOP:STEP"
+    )
 
 
 def _dates(text: str) -> list[str]:

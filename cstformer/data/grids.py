@@ -15,6 +15,8 @@ import numpy as np
 
 from cstformer.data.arrays import check_size
 from cstformer.data.covariates import chosen_covariates
+from cstformer.data.dates import dated_axis
+from cstformer.data.grouping import Group, is_name_of_ids
 from cstformer.data.layout import PatchLayout
 from cstformer.data.names import parsed_ids
 from cstformer.data.unread import Unread
@@ -108,15 +110,25 @@ def samples_from_dataset(
     values: Sequence[str] | None = None,
     covariates: Sequence[str] | None = None,
     max_bytes: int = MAX_BYTES,
+    group: Group = None,
 ) -> dict[str, Any]:
     """Arguments of `Samples` from a Dataset or DataArray; see `Samples.from_xarray`."""
     data = data.to_dataset(name=data.name or "value") if not hasattr(data, "data_vars") else data
     if OURS in data.attrs:
         return chosen_covariates(_from_own(data), covariates)
+    if isinstance(group, str) and group != "sample":
+        if group not in data.dims:
+            raise unknown("dim in group=", group, map(str, data.dims))
+        data = data.rename({group: "sample"})
     known = _covariates(data, covariates)
     data = data.drop_vars(known)
     names, dims = _channels(data, values)
     axes = [str(dim) for dim in dims if dim != "sample"]
+    if group is None and coords is None and "sample" not in dims and (ids := [a for a in axes if is_name_of_ids(a)]):
+        raise CSTError(
+            f"dim {ids[0]!r} looks like the name of samples; say so by group={ids[0]!r}, or group=False if it is a "
+            "coordinate axis"
+        )
     if coords is not None:
         wanted = [coords] if isinstance(coords, str) else list(coords)
         if sorted(wanted) != sorted(axes):
@@ -140,6 +152,7 @@ def samples_from_dataset(
         "sample_ids": parsed_ids(data["sample"].values) if "sample" in data.coords and "sample" in dims else None,
         "units": dict(zip(axes, axis_units, strict=True)) | {n: str(data[n].attrs.get("units", "")) for n in names},
         "covariates": known or None,
+        "group": group if isinstance(group, str) and group != "sample" else None,
     }
 
 
@@ -213,6 +226,42 @@ def samples_to_dataset(samples: Samples) -> Any:
     whole = all(isinstance(i, int) for i in samples.sample_ids)
     ids = list(samples.sample_ids) if whole else np.array([str(i) for i in samples.sample_ids], dtype=object)
     return xr.Dataset(arrays, coords={"sample": ids}, attrs={OURS: json.dumps(meta)})
+
+
+def answers_to_dataset(answers: Samples, axes: Sequence[np.ndarray] | None, alone: bool) -> Any:
+    """Dataset of answers at the same queries of all samples.
+
+    Parameters
+    ----------
+    answers : Samples
+    axes : coordinates along each axis, if the queries are all points of a grid; else the dim is ``point``
+    alone : whether the data that were given are one sample, without a dim for samples
+    """
+    import xarray as xr
+
+    names, first = answers.coord_names, answers.coords[0]
+    axis, clock = dated_axis(names, answers.units) or (None, None)
+    coords: dict[str, Any] = {}
+    for k, name in enumerate(names):
+        x = first[:, k] if axes is None else np.asarray(axes[k])
+        unit = answers.units.get(name)
+        if k == axis and clock is not None:
+            x, unit = clock.dates(x).astype("datetime64[ns]"), None
+        coords[name] = ("point" if axes is None else name, x, {"units": unit} if unit else {})
+    dims = ["point"] if axes is None else list(names)
+    shape = [len(first)] if axes is None else [len(x) for x in axes]
+    values = answers.values.reshape(len(answers), *shape, answers.c)
+    if alone:
+        values = values[0]
+    else:
+        dims = [answers.group or "sample", *dims]
+        coords[dims[0]] = list(answers.sample_ids)
+    units = answers.units
+    arrays = {
+        name: (dims, values[..., k], {"units": units[name]} if name in units else {})
+        for k, name in enumerate(answers.value_names)
+    }
+    return xr.Dataset(arrays, coords)
 
 
 def _from_own(data: Any) -> dict[str, Any]:

@@ -24,6 +24,15 @@ MANY_REPEATS = 0.1
 """Share of rows with the coordinates of another row above which a table looks like several samples in one."""
 
 
+def is_name_of_ids(heading: str) -> bool:
+    """Whether a heading is a usual name of samples, such as patient_id.
+
+    >>> is_name_of_ids("Subject"), is_name_of_ids("mouse_id"), is_name_of_ids("time")
+    (True, True, False)
+    """
+    return _NAMES.fullmatch(heading.casefold()) is not None
+
+
 def sample_column(columns: Iterable[str], group: Group) -> str | None:
     """The heading of the column that names the samples; None if there is none."""
     columns = list(columns)
@@ -92,7 +101,7 @@ def _looks_like_ids(heading: str, series: Any, back: np.ndarray, repeats: int) -
     changes = np.diff(codes) != 0
     runs = int(changes.sum()) == len(entries) - 1
     restarts = bool((changes & back).sum() >= 0.5 * changes.sum())
-    named = _NAMES.fullmatch(heading.casefold()) is not None
+    named = is_name_of_ids(heading)
     return (
         (runs and restarts) or (named and (runs or repeats > 0)) or (is_text and repeats > MANY_REPEATS * len(series))
     )

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from cstformer.data.arrays import as_floats
-from cstformer.data.dates import date_unit, dated_axis, rebased
-from cstformer.data.grouping import sample_column
+from cstformer.data.dates import Clock, date_unit, dated_axis, has_dates, read_dates, rebased
+from cstformer.data.grouping import Group, is_name_of_ids, sample_column
 from cstformer.data.names import name_and_unit
 from cstformer.data.samples import Samples
 from cstformer.data.table_files import TABLES, TextFormat, file_suffix, read_table
-from cstformer.data.tables import COORD_NAMES, TIME_NAMES
+from cstformer.data.tables import COORD_NAMES, is_time
 from cstformer.errors import CSTError
 from cstformer.system.files import npz_headers, read_npz, readable
 
@@ -44,10 +44,13 @@ def _read_queries(
     return _joined(asked, context, len(asked) > 1, str(path))
 
 
-def query_coordinates(path: str | os.PathLike[str], form: TextFormat | None = None) -> dict[str, np.ndarray] | None:
+def query_coordinates(
+    path: str | os.PathLike[str], form: TextFormat | None = None, group: Group = None
+) -> dict[str, Any] | None:
     """Coordinates by name in a file that has no values: a table of usual coordinates, or an npz with ``coords`` alone.
 
-    None for any other file, which may hold samples or a movie.
+    Of a table, columns of numbers or dates; ``group`` is its column of samples. None for any other file, which may hold
+    samples or a movie.
     """
     suffix = file_suffix(path)
     if suffix == ".npz":
@@ -59,13 +62,23 @@ def query_coordinates(path: str | os.PathLike[str], form: TextFormat | None = No
         return {f"{k}": coords[:, k] for k in range(coords.shape[1])}
     if suffix not in TABLES:
         return None
-    frame = read_table(path, form)
-    names = [str(c) for c in frame.columns if str(c).casefold() != "sample"]
-    if not names or len(frame) == 0 or any(name_and_unit(n)[0].casefold() not in COORD_NAMES for n in names):
+    frame = read_table(path, form, group)
+    by = {"sample"} if group is None or group is False else {str(group).casefold()}
+    names = [str(c) for c in frame.columns if str(c).casefold() not in by]
+    if not by & {str(c).casefold() for c in frame.columns}:
+        names = [name for name in names if not is_name_of_ids(name)]
+    times = [name for name in names if is_time(name_and_unit(name)[0]) or has_dates(frame[name])]
+    if not names or len(frame) == 0:
         return None
-    if len(names) > 1 and any(name_and_unit(n)[0].casefold() in TIME_NAMES for n in names):
+    if any(name not in times and name_and_unit(name)[0].casefold() not in COORD_NAMES for name in names):
+        return None
+    if len(names) > 1 and times:
         return None  # t, x, y: a curve in time
-    return {n: frame[n].to_numpy(dtype=np.float64) for n in names if frame[n].dtype.kind in "fiu"} or None
+    dates = {name: read_dates(frame[name], name) for name in names if has_dates(frame[name])}
+    clocks = {name: (hours, Clock.parse(unit)) for name, (hours, unit) in dates.items()}
+    found: dict[str, Any] = {name: clock.dates(hours) for name, (hours, clock) in clocks.items() if clock is not None}
+    numbers = {n: frame[n].to_numpy(dtype=np.float64) for n in names if frame[n].dtype.kind in "fiu"}
+    return found | numbers or None
 
 
 def table_queries(frame: Any, context: Samples, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -48,9 +48,8 @@ def samples_suffix(path: str | os.PathLike[str]) -> str:
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a file that `write_samples` cannot write, before the work whose result it is to hold."""
     suffix = samples_suffix(path)
-    if suffix == ".xlsx":
-        others = ", ".join(other for other in SUFFIXES if other != ".xlsx")
-        raise CSTError(f"{path}: Excel files are only read; write one of {others}")
+    if suffix not in WRITTEN:
+        raise CSTError(f"{path}: Excel files are only read; write one of {', '.join(WRITTEN)}")
     modules = {".parquet": ["pyarrow"], ".nc": ["xarray", "netCDF4"], ".zarr": ["xarray", "zarr"]}
     need(*modules.get(suffix, []), for_what=f"{path}: writing {suffix}")
 
@@ -72,7 +71,7 @@ def read_samples(
             raise CSTError("coords= and values= choose columns and variables; an .npz has fixed keys")
         return chosen_covariates(_from_npz(read_npz(path, max_bytes), path), covariates)
     if suffix in (".nc", ".zarr"):
-        return samples_from_dataset(open_xarray(path, max_bytes), coords, values, covariates, max_bytes)
+        return samples_from_dataset(open_xarray(path, max_bytes), coords, values, covariates, max_bytes, group)
     frame = read_table(path, form, group)
     return samples_from_table(frame, coords, values, covariates, relative, group, max_bytes)
 

@@ -381,15 +381,16 @@ class Samples:
         coords: Sequence[str] | None = None,
         values: Sequence[str] | None = None,
         covariates: Sequence[str] | None = None,
+        group: Group = None,
     ) -> Samples:
         """Read what `to_xarray` made, or a gridded Dataset or DataArray.
 
-        A grid may have a dim `sample`. All other dims are coordinate axes, in the order of the array or of `coords`,
-        and every sample has all points of the grid. Each variable with all these dims, or those in `values`, is a
+        A grid may have a dim `sample`, or one of another name, which `group` gives. All other dims are coordinate axes,
+        in the order of the array or of `coords`, and every sample has all points of the grid. Each variable with all these dims, or those in `values`, is a
         channel; those in `covariates` have the dim `sample` alone. Dates become hours since the first; a dim without
         coordinates counts 0, 1, 2...
         """
-        return cls(**samples_from_dataset(data, coords, values, covariates))
+        return cls(**samples_from_dataset(data, coords, values, covariates, group=group))
 
     def to_xarray(self) -> Any:
         """Dataset with dims (sample, point) and a variable for each axis and channel; unobserved values are NaN."""

@@ -35,6 +35,16 @@ _TIME_WITH_UNIT = re.compile(
 
 _OTHER_DATE = re.compile(r"\s*(\d{1,2}([./-])\d{1,2}\2\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})\b")  # 01.05.2024, 5/1/24
 
+
+def is_time(name: str) -> bool:
+    """Whether a name is a usual one of times.
+
+    >>> is_time("Time"), is_time("time_h"), is_time("lat")
+    (True, True, False)
+    """
+    return name.casefold() in TIME_NAMES or _TIME_WITH_UNIT.fullmatch(name.casefold()) is not None
+
+
 MARK = "covariate:"
 """How the heading of a covariate begins in the tables that are written here."""
 

@@ -21,7 +21,7 @@ from cstformer.errors import CSTError
 from cstformer.models import intervals, launching, reader
 from cstformer.models.calibration import Calibration
 from cstformer.models.fitting import Fitting
-from cstformer.models.labelled import as_samples, labelled
+from cstformer.models.labelled import as_context, as_samples, labelled
 from cstformer.models.neural import NeuralModel
 from cstformer.models.reader import AttentionMaps, Reader
 from cstformer.models.recordings import RecordingReader, is_recording
@@ -108,13 +108,14 @@ class CST(UserSettings, NeuralModel):
             return self
         return super().fit(samples, state=state, progress=progress, given=given)
 
-    def calibrate(self, samples: Samples, y: None = None) -> Self:
+    def calibrate(self, samples: Any, y: None = None) -> Self:
         """Measure errors on samples that the model was not trained on; `fit` does so on its validation samples.
 
         Intervals and standard deviations follow from these errors. Points of the samples are hidden and asked for, in
         turn. Intervals of level L need L / (1 − L) samples: 9 for 90 %, 19 for 95 %.
         """
         d, c = self._fitted()
+        samples = as_context(self, samples)
         check_queries(samples, np.zeros((1, d)), d, c)
         if is_recording(self, samples):
             samples = samples.windows(*self.names_["window"])

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cstformer.data.checks import check_queries, date_queries
-from cstformer.data.dates import date_unit
+from cstformer.data.dates import are_dates, date_unit, dated_axis
+from cstformer.data.grids import OURS, answers_to_dataset
 from cstformer.data.queries import table_queries
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError, UnknownName
@@ -77,11 +78,28 @@ def read_remembered(model: Model, read: Callable[..., Samples], given: Mapping[s
     return samples
 
 
+def as_context(model: Model, data: Any) -> Any:
+    """Samples from a DataFrame, Dataset or DataArray, read as the training data were; anything else as it is."""
+    table = is_table(data)
+    if not table and not is_grid(data):
+        return data
+    model._fitted()
+
+    def read(**chosen: Any) -> Samples:
+        if not table:
+            chosen.pop("relative", None)  # which a grid does not have
+        return (Samples.from_frame if table else Samples.from_xarray)(data, **chosen)
+
+    return read_remembered(model, read, {}, columns=True)
+
+
 def labelled(method: Method) -> Method:
     """Let a method ``(context, at, …)`` that answers with arrays (N, m, c) take DataFrames and Datasets too.
 
-    The answers then are of the same kind: one row for each query, with sample, coordinates and values. ``at`` may be a
-    DataFrame of queries, whose column of samples picks those of the context.
+    The answers then are of the same kind. A table has a row for each query, with sample, coordinates and values; its
+    ``at`` may be a DataFrame of queries, whose column of samples picks those of the context. A grid has the dims of the
+    one that was given, with the queries as coordinates; its ``at`` may be a Dataset, whose coordinates span the
+    queries.
     """
 
     @functools.wraps(method)
@@ -89,18 +107,13 @@ def labelled(method: Method) -> Method:
         table, grid = is_table(context), is_grid(context)
         if not table and not grid:
             return method(self, context, at, *args, **options)
+        samples, axes = as_context(self, context), None
         d, c = self._fitted()
-        source: Callable[..., Samples] = Samples.from_frame if table else Samples.from_xarray
-
-        def read(**chosen: Any) -> Samples:
-            for name in () if table else ("group", "relative"):  # what a grid does not have
-                chosen.pop(name, None)
-            return source(context, **chosen)
-
-        samples = read_remembered(self, read, {}, columns=True)
         if is_table(at):
             coords, exists = table_queries(at, samples, "at")
         else:
+            if is_grid(at):
+                at, axes = grid_queries(at, samples)
             coords = check_queries(samples, date_queries(samples, at), d, c)
             exists = np.ones(coords.shape[:2], dtype=bool)
         asked, queries = asked_queries(coords, exists)
@@ -109,11 +122,36 @@ def labelled(method: Method) -> Method:
 
         def like(values: np.ndarray) -> Any:
             answers = answer_samples(samples, asked, queries, values, exists[asked], units)
-            return answers.to_frame() if table else answers.to_xarray()
+            if table:
+                return answers.to_frame()
+            return like_grid(answers, context, axes if axes is not None or d > 1 else [queries[0, :, 0]])
 
         return tuple(map(like, found)) if isinstance(found, tuple) else like(found)
 
     return answer  # type: ignore[return-value]
+
+
+def grid_queries(at: Any, samples: Samples) -> tuple[np.ndarray, list[np.ndarray] | None]:
+    """Queries of a DataArray; or of a Dataset all points of the grid of its coordinates, with the axes of that."""
+    if not hasattr(at, "data_vars"):
+        return at.values, None
+    for name in samples.coord_names:
+        if name not in at.coords:
+            raise CSTError(f"at has no coordinate {name!r}, an axis of the context, but {[*map(str, at.coords)]}")
+    axes = [at[name].values for name in samples.coord_names]
+    if samples.d == 1:
+        return axes[0], None  # perhaps dates
+    if dated := dated_axis(samples.coord_names, samples.units):
+        axes[dated[0]] = dated[1].coords(axes[dated[0]]) if are_dates(axes[dated[0]]) else axes[dated[0]]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, samples.d), axes
+
+
+def like_grid(answers: Samples, context: Any, axes: list[np.ndarray] | None) -> Any:
+    """Answers as a Dataset or DataArray with the dims of the context; samples of their own grids as `to_xarray`."""
+    if OURS in context.attrs or (answers.coords != answers.coords[:1]).any():
+        return answers.to_xarray()
+    found = answers_to_dataset(answers, axes, alone=(answers.group or "sample") not in context.dims)
+    return found if hasattr(context, "data_vars") else found[answers.value_names[0]].rename(context.name)
 
 
 def asked_queries(coords: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -35,7 +35,7 @@ from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError, unknown
 from cstformer.models import recordings, scoring
-from cstformer.models.labelled import as_samples, labelled
+from cstformer.models.labelled import as_context, as_samples, labelled
 from cstformer.models.model_files import load_model, save_model
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kind import Corruption
@@ -225,7 +225,7 @@ class Model(BaseEstimator, ABC):
             context, queries = self._inputs(context, at)
             return self._in_windows(context, queries, [(0,) * context.d], lambda c, x, _: [self._predict(c, x)])[0]
 
-    def score(self, context: Samples, truth: Samples | None = None) -> float:
+    def score(self, context: Any, truth: Any = None) -> float:
         """R², the coefficient of determination of `predict`; 1 is perfect, and a constant mean has 0.
 
         It is 1 − Σ(y − ŷ)² / Σ(y − ȳ)² over the observed cells of a channel, averaged over channels as scikit-learn
@@ -233,13 +233,15 @@ class Model(BaseEstimator, ABC):
 
         Parameters
         ----------
-        context : Samples
-            The observed points of each function.
-        truth : Samples, optional
+        context : Samples, DataFrame or Dataset
+            The observed points of each function. ``cross_val_score`` splits `Samples` by sample; the rows of a
+            DataFrame would be torn apart.
+        truth : as the context, optional
             Other points of the same samples, in the same order. Without it, up to half of the points of each sample are
             hidden from the context, always the same ones, and serve as truth; where the data miss single cells, cells
             are hidden too.
         """
+        context, truth = as_context(self, context), as_context(self, truth)
         if truth is None:
             context, truth = scoring.hide_part(context)
         answer = self.predict(context, scoring.queries(context, truth), extrapolate=True)
@@ -247,11 +249,11 @@ class Model(BaseEstimator, ABC):
 
     def plot(
         self,
-        context: Samples,
+        context: Any,
         *,
         rivals: Sequence[Model] | None = None,
         level: float | None = None,
-        hidden: Samples | None = None,
+        hidden: Any = None,
         channels: Sequence[str] | None = None,
     ) -> Picture:
         """Draw the points of the first samples and the model's curves through them, in the user's units.
@@ -260,18 +262,19 @@ class Model(BaseEstimator, ABC):
 
         Parameters
         ----------
-        context : Samples of one coordinate axis
+        context : Samples, DataFrame or Dataset of one coordinate axis
         rivals : fitted models, optional
             Their curves are drawn too; by default that of the Gaussian process which CST begins with.
         level : probability that the interval covers a new observation; by default 0.9, or the highest for which
             enough samples were held out in the training
-        hidden : Samples, optional
+        hidden : as the context, optional
             Points of the same samples that are not in the context; they are drawn, and the model does not see them.
         channels : names of the channels to draw; the first six by default
         """
         self._fitted()
         from cstformer.models.plotting import plot_model  # matplotlib: only pictures need it
 
+        context, hidden = as_context(self, context), as_context(self, hidden)
         return plot_model(self, context, rivals, level, hidden, channels)
 
     def latent(self, context: Samples) -> Float[np.ndarray, "N features"]:

@@ -49,6 +49,20 @@ def test_samples_in_a_grid_are_samples(cst, tmp_path):
     assert next_command(out) == f"cst fit {tmp_path / 'x.nc'} --out model"
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("subject,time_h\na,0.5\nb,2\n", [], "coordinate time_h: 0.5 to 2"),
+        ("who,t\na,0.5\nb,2\n", ["--sample", "who"], "coordinate t: 0.5 to 2"),
+        ("when\n2024-05-01T03:00\n2024-05-02\n", [], "coordinate when: 2024-05-01T03:00:00 to 2024-05-02T00:00:00"),
+    ],
+)
+def test_tables_of_queries(cst, tmp_path, text, options, words):
+    (tmp_path / "q.csv").write_text(text)
+    code, out, err = cst("data", "show", tmp_path / "q.csv", *options)
+    assert (code, err) == (0, "") and out.startswith("2 queries: coordinates without values") and words in out
+
+
 def test_files_of_queries(cst, tmp_path):
     (tmp_path / "q.csv").write_text("sample,t [s]\na,0.5\nb,2\n")
     np.savez(tmp_path / "q.npz", coords=np.array([[0.5], [2.0]]))

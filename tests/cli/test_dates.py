@@ -46,3 +46,32 @@ def test_mixed_time_zones_and_repeated_dates_get_a_word(cst, refused, tmp_path):
     assert code == 0 and "1 points in 1 samples repeat the coordinates of another point" in err
     fit[3] = tmp_path / "n"
     refused([*fit, "--strict"], "repeat the coordinates of another point")
+
+
+def test_a_column_of_dates_is_the_time_whatever_its_name(cst, refused, tmp_path):
+    stations().rename(columns={"timestamp": "when"}).to_csv(tmp_path / "x.csv", index=False)
+    code, out, _ = cst("data", "show", tmp_path / "x.csv", "--sample", "station")
+    assert code == 0 and "coordinate when [hours since 2024-05-01T00:00:00]" in out
+    stations().rename(columns={"timestamp": "when"}).assign(end="2024-06-01").to_csv(tmp_path / "x.csv", index=False)
+    refused(["data", "show", tmp_path / "x.csv", "--sample", "station"], "could all be the time; name the right one")
+
+
+@pytest.mark.parametrize("text", ["01.05.2024 13:30", "5/1/24", "2024/05/01"])
+def test_dates_in_which_day_and_month_could_be_confused(refused, tmp_path, text):
+    (tmp_path / "x.csv").write_text(f"time;u\n{text};1\n{text};2\n")
+    words = f"column 'time' has '{text}' in row 1, where day and month could be confused; write dates as 2024-05-01T13"
+    refused(["data", "show", tmp_path / "x.csv"], words)
+
+
+@pytest.mark.parametrize("zone", ["", "+02:00"])
+def test_ranges_of_dates(cst, refused, tmp_path, zone):
+    stations(zone).to_csv(tmp_path / "x.csv", index=False)
+    assert cst("fit", tmp_path / "x.csv", "--out", tmp_path / "m", "--sample", "station", *TINY)[0] == 0
+    ask = ["predict", tmp_path / "m", tmp_path / "x.csv", "--out", tmp_path / "a.csv", "--quiet", "--at"]
+    for step in ("90min", "1.5"):  # a number counts hours
+        assert cst(*ask, f"2024-05-01T06:00{zone}:2024-05-01T12:00:00{zone}:{step}") == (0, "", "")
+        times = pd.to_datetime(pd.read_csv(tmp_path / "a.csv")["timestamp"]).unique()
+        expected = pd.date_range(f"2024-05-01T06:00{zone}", periods=5, freq="90min")
+        assert times.tolist() == expected.tolist()
+    for step in ("soon", "9d"):
+        refused([*ask, f"2024-05-01:2024-05-02:{step}"], "a step such as 6h or 30min that fits between them")

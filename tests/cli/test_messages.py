@@ -56,5 +56,3 @@ def test_queries_that_are_nothing(refused, few, tmp_path, at):
     few.write_text("\n".join(few.read_text().splitlines()[:-1]))
     ask = ["predict", tmp_path / "m", few, "--at", at, "--out", tmp_path / "a.csv"]
     refused(ask, f"--at {at}: there is no such file", "numbers or dates separated by commas, or START:STOP:STEP")
-
-

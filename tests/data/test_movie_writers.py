@@ -28,6 +28,27 @@ def test_round_trip(tmp_path, suffix, frames):
     assert [f.name for f in tmp_path.iterdir()] == [f"a.{suffix}"]
 
 
+def test_a_film_to_look_at(tmp_path):
+    av = pytest.importorskip("av")
+    ramp = np.linspace(-3, 5, 7)[:, None, None] * np.ones((7, 9, 130))  # from black to white
+    ramp[:, 0, 0] = np.nan
+    write_movie(tmp_path / "a.mp4", np.stack([ramp, ramp], axis=-1), np.arange(7) * 0.1)
+    with av.open(str(tmp_path / "a.mp4")) as film:
+        stream = film.streams.video[0]
+        grey = [frame.to_ndarray(format="gray").astype(float) for frame in film.decode(video=0)]
+        assert float(stream.average_rate) == pytest.approx(10) and len(grey) == 7
+    factor = 29  # 9 rows become at least 256
+    assert grey[0].shape == (9 * factor + 1, 2 * 130 * factor)
+    means = [frame[factor : 9 * factor, factor:].mean() for frame in grey]
+    assert means == pytest.approx(np.linspace(0, 255, 7).tolist(), abs=6)
+
+
+def test_a_zarr_of_others_stays(tmp_path):
+    (tmp_path / "a.zarr").mkdir()
+    (tmp_path / "a.zarr" / "notes.txt").write_text("mine")
+    refused(lambda: write_movie(tmp_path / "a.zarr", FRAMES, TIMES), "is a folder with other data (notes.txt)")
+
+
 def test_what_imagej_sees(tmp_path):
     write_movie(tmp_path / "a.tif", COLOURS, np.arange(4) * 0.05)
     with tifffile.TiffFile(tmp_path / "a.tif") as file:

@@ -66,7 +66,58 @@ def test_a_dataset_in_a_dataset_out():
     answer = model.predict(grid, [1.0, 2.5])
     assert isinstance(answer, xr.Dataset) and answer["sample"].values.tolist() == [*"abcde"]
     expected = model.predict(Samples.from_xarray(grid, values=["u"]), [1.0, 2.5])
-    assert np.allclose(answer["u"].values, expected[..., 0]) and answer["t"].values[0].tolist() == [1.0, 2.5]
+    assert np.allclose(answer["u"].values, expected[..., 0]) and answer["t"].values.tolist() == [1.0, 2.5]
+    assert answer["u"].dims == ("sample", "t")
+    array = model.predict(grid["u"], xr.Dataset(coords={"t": [1.0, 2.5]}))
+    assert isinstance(array, xr.DataArray) and array.name == "u" and np.array_equal(array, answer["u"])
+    refused(lambda: model.predict(grid, xr.Dataset(coords={"x": [1.0]})), "at has no coordinate 't'")
+
+
+def test_the_dims_of_a_grid_come_back():
+    xr = pytest.importorskip("xarray")
+    hours, ids = np.arange(8.0), [*"abcde"]
+    time = np.datetime64("2024-05-01", "ns") + (hours * 3600e9).astype("timedelta64[ns]")
+    grid = xr.DataArray(
+        np.sin(hours + np.arange(5)[:, None]), {"mouse": ids, "time": time}, ("mouse", "time"), name="u"
+    )
+    linear = BASELINES["linear"]
+    refused(lambda: linear().fit(grid), "dim 'mouse' looks like the name of samples; say so by group='mouse'")
+    model = linear().fit(grid, columns={"group": "mouse"})
+    at = np.array(["2024-05-01T01:30"], "datetime64[ns]")
+    answer = model.predict(grid, at)
+    assert answer.dims == ("mouse", "time") and answer["mouse"].values.tolist() == ids
+    assert answer["time"].values.tolist() == at.tolist()
+    assert answer.values[:, 0] == pytest.approx(grid.values[:, 1:3].mean(1))
+    alone = linear().fit(grid.isel(mouse=0, drop=True)).predict(grid.isel(mouse=0, drop=True), at)
+    assert alone.dims == ("time",) and alone.values == pytest.approx(answer.values[0])
+
+
+def test_a_field_on_the_grid_of_the_queries():
+    xr = pytest.importorskip("xarray")
+    x, y = np.arange(4.0), np.arange(5.0)
+    field = xr.Dataset({"u": (("x", "y"), x[:, None] + 2 * y)}, {"x": x, "y": y})
+    model = BASELINES["mean"]().fit(field)
+    answer = model.predict(field, xr.Dataset(coords={"x": [0.5, 1.5], "y": [1.0, 2.0, 3.0]}))
+    assert answer["u"].dims == ("x", "y") and answer["u"].shape == (2, 3)
+    assert model.predict(field, [[0.5, 1.0]])["u"].dims == ("point",)
+
+
+def test_scores_and_pictures_of_a_frame(model):
+    samples = Samples.from_frame(table(), **COLUMNS)
+    assert model.score(table()) == pytest.approx(model.score(samples), rel=1e-12)
+    assert model.score(table(), table()) == pytest.approx(model.score(samples, samples), rel=1e-12)
+    assert len(model.plot(table()).axes) == len(model.plot(samples).axes)
+
+
+@pytest.mark.parametrize("form", [pd.to_datetime, list, lambda texts: [pd.Timestamp(t) for t in texts]])
+def test_dates_of_queries_keep_their_time_zone(form):
+    hours = np.arange(8.0)
+    frame = pd.DataFrame({"when": pd.Timestamp("2024-05-01", tz="Europe/Berlin") + pd.to_timedelta(hours, unit="h")})
+    frame = frame.assign(u=hours)  # the value is the hour of the day in Berlin, two hours before UTC
+    model = BASELINES["linear"]().fit(frame)
+    answer = model.predict(frame, form(["2024-05-01T01:30Z", "2024-05-01T02:30Z"]))
+    assert answer["u"].tolist() == pytest.approx([3.5, 4.5])
+    assert answer["when"].tolist() == [pd.Timestamp("2024-05-01T03:30+02:00"), pd.Timestamp("2024-05-01T04:30+02:00")]
 
 
 def test_rivals_and_files(model, tmp_path):
