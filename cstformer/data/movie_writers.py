@@ -17,15 +17,8 @@ from cstformer.system.atomic import atomic_path
 from cstformer.system.extras import need
 from cstformer.system.targets import check_replaceable
 
-NEEDS = {
-    ".npz": (),
-    ".tif": ("tifffile",),
-    ".tiff": ("tifffile",),
-    ".zarr": ("zarr",),
-    ".nwb": ("pynwb",),
-    ".mp4": ("av",),
-}
-"""Suffixes of movies, and the modules that write them."""
+NEEDS = {".npz": "numpy", ".tif": "tifffile", ".tiff": "tifffile", ".zarr": "zarr", ".nwb": "pynwb", ".mp4": "av"}
+"""Suffixes of movies, and the module that writes them."""
 SMALLEST_SIDE = 256  # pixels of a film; smaller frames are enlarged by a whole factor
 FILM_RATES = 5.0, 60.0  # frames per second that look like motion; a film has its own clock only between these
 
@@ -82,7 +75,7 @@ def check_target(
     target, kind = Path(path), Path(path).suffix.lower()
     if kind not in (*NEEDS, ""):
         raise CSTError(f"{path}: frames are written as {', '.join(NEEDS)}, or to a folder with U.npy and SVT.npy")
-    need(*NEEDS.get(kind, ()), for_what=f"{path}: writing {kind}")
+    need(NEEDS.get(kind, "numpy"), for_what=f"{path}: writing {kind}")
     if kind == ".zarr":
         check_replaceable(target, MARK)
     if source is not None and target.resolve() == Path(source).resolve():

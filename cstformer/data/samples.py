@@ -386,9 +386,9 @@ class Samples:
         """Read what `to_xarray` made, or a gridded Dataset or DataArray.
 
         A grid may have a dim `sample`, or one of another name, which `group` gives. All other dims are coordinate axes,
-        in the order of the array or of `coords`, and every sample has all points of the grid. Each variable with all these dims, or those in `values`, is a
-        channel; those in `covariates` have the dim `sample` alone. Dates become hours since the first; a dim without
-        coordinates counts 0, 1, 2...
+        in the order of the array or of `coords`, and every sample has all points of the grid. Each variable with all
+        these dims, or those in `values`, is a channel; those in `covariates` have the dim of the samples alone. Dates
+        become hours since the first; a dim without coordinates counts 0, 1, 2...
         """
         return cls(**samples_from_dataset(data, coords, values, covariates, group=group))
 

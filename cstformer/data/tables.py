@@ -261,8 +261,8 @@ def _numbers(series: Any, column: str, value: bool = False) -> np.ndarray:
     bad = np.flatnonzero(np.asarray(numbers.isna() & series.notna()))
     if len(bad) and _OTHER_DATE.match(str(series.iloc[bad[0]])):
         raise CSTError(
-            f"column {column!r} has {series.iloc[bad[0]]!r} in row {bad[0] + 1}, where day and month could be confused; "
-            "write dates as 2024-05-01T13:30:00"
+            f"column {column!r} has {series.iloc[bad[0]]!r} in row {bad[0] + 1}, where day and month could be "
+            "confused; write dates as 2024-05-01T13:30:00"
         )
     if len(bad) and value and numbers.isna().all() and not is_date:
         raise CSTError(

@@ -88,7 +88,7 @@ def test_netcdf_joins_by_sample(tmp_path, context):
         ("sample,x\na,3\n", ["has no column 't', a coordinate of the context, but ['sample', 'x']"]),
         ("t\nearly\n", ["which is no number"]),
         ("t\n", ["no rows"]),
-        ("", ["cannot read"]),
+        ("", ["q.csv is empty"]),
     ],
 )
 def test_bad_tables(tmp_path, context, text, words):

@@ -120,9 +120,7 @@ def test_too_few_held_out_samples_for_a_level():
     few = CST.preset("smoke", steps=2, validation=0.2).fit(Samples(T, waves(40, 10)[1]))
     context = Samples(T, waves(1, 9)[1])
     few.interval(context, AT, 0.8)
-    with pytest.raises(
-        CSTError, match=r"level 0\.9 needs 9 held-out samples, but 8 were there; choose a level up to 0.88,"
-    ):
+    with pytest.raises(CSTError, match=r"level 0\.9 needs 9 held-out samples, but 8 were there; .* up to 0\.88,"):
         few.interval(context, AT, 0.9)
     few.calibrate(Samples(T, waves(9, 11)[1])).interval(context, AT, 0.9)
 
