@@ -234,7 +234,7 @@ def _dates(text: str) -> list[str]:
     if found := re.fullmatch(f"({_DATE}):({_DATE}):(.+)", text):
         start, stop, step = found.groups()
         try:
-            every = pd.Timedelta(hours=float(step)) if _numbers(step) is not None else pd.Timedelta(step)
+            every = pd.Timedelta(hours=float(step)) if _numbers(step) is not None else pd.Timedelta(re.sub("d$", "D", step))
             dates = pd.date_range(start, stop, freq=every)
         except (ValueError, AssertionError):  # two time zones are an assertion of pandas
             dates = pd.DatetimeIndex([])

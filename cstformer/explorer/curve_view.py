@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import panel as pn
-from bokeh.models import ColumnDataSource, TapTool
+from bokeh.events import RangesUpdate
+from bokeh.models import ColumnDataSource, Range1d, TapTool
 
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
@@ -20,6 +21,7 @@ from cstformer.explorer.curves import (
     band,
     curves,
     disturbed,
+    first_view,
     kept,
     per,
     time_range,
@@ -42,10 +44,10 @@ class CurveView:
         self.clicked = frozenset(int(i) for i in numbers(query, "without"))
         self.seed = int(number(query, "draw", 0, 0, 10**6))
         self.reader = model.reader(sample)
-        low, high = time_range(self.reader)
-        self.times = np.linspace(low, high, POINTS)
+        self.whole = low, high = time_range(self.reader)
         self._unit = unit_of(sample, sample.coord_names[0])
         self._make_widgets(query, low, high)
+        self.times = np.linspace(*first_view(sample, self.time.value, low, high), POINTS)
         self._make_plots()
         self.refit()
         for widget in (self.noise, self.removed):
@@ -57,6 +59,8 @@ class CurveView:
         self.again.on_click(act(lambda event: self._draw_again()))
         self.restore.on_click(act(lambda event: self._restore()))
         self.dots.selected.on_change("indices", act(self._tap))
+        for plot in self.plots:
+            plot.on_event(RangesUpdate, act(lambda event: self.look(event.x0, event.x1)))
 
     def _make_widgets(self, query: Mapping[str, str], low: float, high: float) -> None:
         s = self.sample
@@ -112,9 +116,10 @@ class CurveView:
         self.plots: list[Any] = []
         self.glyphs: list[dict[str, Any]] = []
         self.cursors: list[Any] = []
+        edge = 0.02 * (self.times[-1] - self.times[0])
+        self.view: Any = Range1d(self.times[0] - edge, self.times[-1] + edge)
         for order, height in enumerate((330, 190, 210)):
-            shared = {"x_range": self.plots[0].x_range} if self.plots else {}
-            plot = plots.new_plot(x if order == 2 else "", "", height, **shared)
+            plot = plots.new_plot(x if order == 2 else "", "", height, x_range=self.view)
             plot.min_border_left = 64
             plots.zoom_by_wheel(plot)
             if order == 0:  # below the lines
@@ -145,7 +150,8 @@ class CurveView:
             for name in ("linear", "cubic", "CST"):
                 glyph = plots.lines(phase, self.source, f"{name}u", {name: f"{name}v"})
                 self.glyphs.append(glyph)
-            self._scatter(phase, "u", "v")
+            ranged = [self.glyphs[-1]["CST"], self._scatter(phase, "u", "v")]  # no rival, as above
+            phase.x_range.renderers = phase.y_range.renderers = ranged
             phase.scatter("u", "v", source=self.now, size=11, color=COLOURS["CST"], line_color="white")
             figures.append(pn.Column(pn.pane.Bokeh(phase, **WIDE), css_classes=["phase"], **WIDE))
 
@@ -168,6 +174,16 @@ class CurveView:
         self.keep = kept(self.sample, self.disturbance)
         self.seen = disturbed(self.sample, self.disturbance, self.model.scaling_.sd)
         self.reader = self.model.reader(self.seen)
+        self._ask()
+
+    def look(self, start: float, end: float) -> None:
+        """Ask for the times that are visible now, so that a closer look shows more of the curves."""
+        low, high = max(start, self.whole[0]), min(end, self.whole[1])
+        if low < high and (low, high) != (self.times[0], self.times[-1]):
+            self.times = np.linspace(low, high, POINTS)
+            self._ask()
+
+    def _ask(self) -> None:
         self.found = curves(self.reader, self.times)
         self.bounds = band(self.model, self.seen, self.times)
         self.draw()
@@ -208,6 +224,11 @@ class CurveView:
     def move(self) -> None:
         """Query the model at the time of the slider."""
         t = self.time.value
+        if not self.view.start <= t <= self.view.end:  # the view follows the slider
+            half = (self.view.end - self.view.start) / 2
+            self.view.update(start=t - half, end=t + half)
+            self.look(self.view.start, self.view.end)  # which draws, and comes back here
+            return
         at = np.concatenate(self.reader.partials(np.array([[t]]), ((0,), (1,), (2,))))[:, 0]  # (3, c)
         k = self.sample.value_names.index(self.channel.value)
         now: dict[str, Any] = {"t": [t], "u": [at[0, 0]], "v": [at[0, min(1, self.sample.c - 1)]]}

@@ -16,6 +16,7 @@ from cstformer.models.reader import Reader
 
 BAND_LEVELS = (0.9, 0.8)  # the first for which the model was calibrated on enough samples
 POINTS = 401  # times at which a curve is drawn
+CROWD = 200  # points that the first view of a long series shows
 ORDERS = ((0,), (1,), (2,))
 
 
@@ -117,6 +118,20 @@ def time_range(reader: Reader) -> tuple[float, float]:
     """First and last time of the training data and this sample together; of a recording in windows, its own."""
     low, high = reader.domain
     return float(low[0]), float(high[0])
+
+
+def first_view(sample: Samples, t: float, low: float, high: float) -> tuple[float, float]:
+    """Times that a page opens with: all from ``low`` to ``high``, or of a long series about `CROWD` points around t.
+
+    >>> long, short = (Samples(np.arange(n), np.zeros((1, n))) for n in (1000, 9))
+    >>> first_view(long, 500.0, 0.0, 999.0), first_view(long, 999.0, 0.0, 999.0), first_view(short, 4.0, 0.0, 8.0)
+    ((400.0, 600.0), (799.0, 999.0), (0.0, 8.0))
+    """
+    x = np.sort(sample.coords[0, sample.point_observed[0], 0])
+    if len(x) <= 2 * CROWD:
+        return low, high
+    first = int(np.clip(np.searchsorted(x, t) - CROWD // 2, 0, len(x) - CROWD - 1))
+    return float(x[first]), float(x[first + CROWD])
 
 
 def as_samples(at: Float[np.ndarray, " m"], orders: Float[np.ndarray, "3 m c"], like: Samples) -> Samples:

@@ -19,7 +19,7 @@ from cstformer.models.cst import CST, MAX_TOKENS
 from cstformer.models.recordings import is_recording
 from cstformer.system.files import MAX_BYTES
 
-UPLOADS = (".npz", ".npy", ".csv", ".tsv")
+UPLOADS = (".npz", ".npy", ".csv", ".tsv", ".tif", ".tiff", ".nwb")
 MAX_UPLOAD = 50 * 2**20
 """Largest size of an uploaded file, in bytes."""
 MAX_ARRAYS = 4 * MAX_UPLOAD

@@ -98,7 +98,7 @@ def test_a_forecast_needs_extrapolate(cst, refused, curves, model, tmp_path):
         ({"model": "none"}, "does not exist"),
         ({"model": "."}, "has no model.json"),
         ({"context": "none.csv"}, "there is no such file"),
-        ({"--at": "soon"}, "cannot read soon: there is no such file"),
+        ({"--at": "soon"}, "--at soon: there is no such file"),
         ({"--at": "3,nan"}, "at contains NaN or infinite"),
         ({"--derivative": "1,0"}, "derivative (1, 0) does not fit 1 coordinate axes"),
         ({"--derivative": "x"}, "--derivative x: give whole numbers"),

@@ -11,6 +11,7 @@ import pytest
 from small_models import blob, fit_quickly, wave_model, waves
 
 from cstformer import CST, CSTError, Samples, frames_to_samples
+from cstformer.data.movie_writers import write_movie
 from cstformer.explorer import files
 
 pytest.importorskip("panel")
@@ -54,6 +55,15 @@ def test_an_uploaded_movie_is_cut_into_windows_of_the_training(film_model, tmp_p
     ]
 
 
+@pytest.mark.parametrize("suffix", ["tif", "nwb"])
+def test_recordings_of_a_microscope_are_uploaded_too(film_model, tmp_path, suffix):
+    pytest.importorskip("pynwb" if suffix == "nwb" else "tifffile")
+    write_movie(tmp_path / f"a.{suffix}", blob(), 10 + 0.5 * np.arange(9))
+    read = files.read_upload(f"a.{suffix}", (tmp_path / f"a.{suffix}").read_bytes(), film_model)
+    content = npz(tmp_path / "movie.npz", movie=blob(), times=10 + 0.5 * np.arange(9))
+    assert read.equals(files.read_upload("movie.npz", content, film_model), tolerance=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -61,7 +71,9 @@ def test_an_uploaded_movie_is_cut_into_windows_of_the_training(film_model, tmp_p
         ("../../etc/passwd", b"root", "passwd cannot be read here"),
         ("a.npz", b"PK nothing", r"^cannot read a\.npz as"),
         ("a.csv", b"t,y\n0,one\n", r"^a\.csv: column 'y' holds text, such as 'one'"),
-        ("a.csv", b"", r"^cannot read a\.csv"),
+        ("a.csv", b"", r"^a\.csv is empty"),
+        ("a.tif", b"II", r"^cannot read a\.tif"),
+        ("a.nwb", b"no hdf", r"^cannot read a\.nwb"),
         (
             "a.csv",
             b"t,y\n0,1\n1,2\n",
