@@ -234,8 +234,8 @@ def _dates(text: str) -> list[str]:
     if found := re.fullmatch(f"({_DATE}):({_DATE}):(.+)", text):
         start, stop, step = found.groups()
         try:
-            every = pd.Timedelta(hours=float(step)) if _numbers(step) is not None else pd.Timedelta(re.sub("d$", "D", step))
-            dates = pd.date_range(start, stop, freq=every)
+            every = f"{step}h" if _numbers(step) is not None else re.sub("d$", "D", step)
+            dates = pd.date_range(start, stop, freq=pd.Timedelta(every))
         except (ValueError, AssertionError):  # two time zones are an assertion of pandas
             dates = pd.DatetimeIndex([])
         if len(dates) < 2:
