@@ -69,8 +69,8 @@ def add(commands: Any) -> None:
         required=True,
         metavar="FILE",
         help="npz, csv, tsv, parquet, nc or zarr; for a movie zarr or tif (written piece by piece, in little memory), "
-        "npz, nwb (in a processing module), mp4 (to look at), or a new folder for U.npy and SVT.npy if CONTEXT or MODEL "
-        "has modes",
+        "npz, nwb (in a processing module), mp4 (to look at), or a new folder for U.npy and SVT.npy if CONTEXT or "
+        "MODEL has modes",
     )
     parser.add_argument("--derivative", metavar="K,…", help="order along each coordinate axis, such as 1 or 1,0,0")
     parser.add_argument(
