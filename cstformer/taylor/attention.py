@@ -10,8 +10,8 @@ is the series quotient of the other columns by the last.
 
 E is the one large tensor, queries × keys for each order. Three decisions keep it fast:
 
-- It is computed for a piece at a time, some samples, or heads of a sample, or queries of a head, so that it stays in
-  the cache. A piece of few queries of all heads would be slower: the gradients of all keys are added up once a piece.
+- It is computed for a piece at a time: some samples, or heads of a sample, or queries of a head. So it stays in the
+  cache. A piece of few queries of all heads would be slower: the gradients of all keys are added up once a piece.
 - Backward recomputes it where storing it would take too much memory (``_KEEP``).
 - Sums over orders are taken inside the matrix products, by concatenating the features of all terms:
   :math:`\sum_i q_i k_{j-i}^T = [q_0 | q_1 | \dots]\,[k_j | k_{j-1} | \dots]^T`.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,6 +32,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from cstformer.taylor import kernels, recurrences
 from cstformer.taylor.recurrences import LOG2_E, Split
 from cstformer.taylor.series import Series
 
@@ -157,7 +158,10 @@ def _weights(q: Parts, k: Parts, exists: Bool[Tensor, "B n"] | None, top: int) -
     largest = first.amax(-1, keepdim=True)
     if exists is not None:
         largest = largest.masked_fill(largest.isneginf(), 0)
-    out = [first.sub_(largest).mul_(LOG2_E).exp2_()]  # as `recurrences.exponential`
+    first.sub_(largest)
+    if top and len(logits) == top + 1 and kernels.compiling():
+        return _in_one_loop(_exp, logits)
+    out = [first.mul_(LOG2_E).exp2_()]  # as `recurrences.exponential`
     for j in range(1, top + 1):  # j·E_j = Σ_i i·L_i·E_{j−i}, as in `recurrences.exp`, in one buffer
         last = min(j, len(logits) - 1)
         if last == 0:  # the logits are constant
@@ -174,6 +178,8 @@ def _weights(q: Parts, k: Parts, exists: Bool[Tensor, "B n"] | None, top: int) -
 
 def _exp_adjoint(gradient: Parts, weights: Parts) -> Parts:
     """Gradient for the logits, L̅_i = Σ_{j ≥ i} E̅_j·E_{j−i}, written over the gradient for E."""
+    if len(weights) > 1 and kernels.compiling():
+        return _in_one_loop(_adjoint, [*gradient, *weights])
     for i, total in enumerate(gradient):  # order i needs the gradients of orders ≥ i, which are not overwritten yet
         total *= weights[0]
         for j in range(i + 1, len(weights)):
@@ -182,6 +188,21 @@ def _exp_adjoint(gradient: Parts, weights: Parts) -> Parts:
             else:  # the value is shared by the directions
                 total += (gradient[j] * weights[j]).sum(0, keepdim=True)
     return gradient
+
+
+def _in_one_loop(kernel: Callable[..., tuple[Tensor, ...]], parts: Parts) -> Parts:
+    """A compiled elementwise kernel on tensors by order, each (1 or D, ...)."""
+    flat = kernels.compiled(kernel)(*(x.reshape(len(x), -1) for x in parts))
+    return [y.view_as(x) for y, x in zip(flat, parts, strict=False)]
+
+
+def _exp(*logits: Tensor) -> tuple[Tensor, ...]:
+    return tuple(recurrences.exp(logits))
+
+
+def _adjoint(*parts: Tensor) -> tuple[Tensor, ...]:
+    gradient, weights = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    return tuple(recurrences.adjoint_product(gradient, weights))
 
 
 def _convolve(weights: Parts, values: Parts, top: int) -> Parts:

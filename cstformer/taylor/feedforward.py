@@ -1,8 +1,8 @@
 r"""The feed-forward step W₂ gelu(W₁ x + b₁) + b₂ on Taylor series, a block of tokens at a time.
 
 Between its two matrices a wide layer holds the largest tensors of a training step, and moving them through memory costs
-more than computing them. Here each block of tokens goes through both matrices while it is in the cache. Nothing between
-the matrices is stored: backward recomputes it from the input.
+more than computing them. Here each block of tokens goes through both matrices while it is in the cache. Between the
+matrices only W₁ x + b₁ is stored; beyond ``_KEEP`` numbers nothing is, and backward recomputes it from the input.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cstformer.taylor.kernels import gelu_coefs, gelu_gradient, products_in_lower_precision
+from cstformer.taylor.kernels import gelu_and_gradient, gelu_coefs, products_in_lower_precision
 from cstformer.taylor.series import Series, gelu, linear
 
 # Sizes set the speed only.
 _BLOCK = 2**21  # numbers (tokens × wide) of one coefficient between the matrices per block: 8 MB in float32
-_FROM = 5 * 10**7  # numbers of all coefficients there from which blocks are faster (measured on a CPU: docs/speed.md)
+_FROM = 4 * 10**6  # numbers of all coefficients there from which memory counts: 16 MB in float32
+_KEEP = 2**26  # numbers of all coefficients up to which W₁ x + b₁ is stored: 256 MB in float32 per layer
 
 
 def feedforward(x: Series, widen: Tensor, bias1: Tensor, narrow: Tensor, bias2: Tensor) -> Series:
@@ -35,36 +36,39 @@ def plain_feedforward(x: Series, widen: Tensor, bias1: Tensor, narrow: Tensor, b
 
 
 class _Feedforward(torch.autograd.Function):
-    """With z = W₁ x + b₁: y = W₂ gelu(z) + b₂; z̅ is `gelu_gradient` of W₂ᵀ y̅, and x̅ = W₁ᵀ z̅."""
+    """With z = W₁ x + b₁: y = W₂ gelu(z) + b₂; z̅ follows from W₂ᵀ y̅ as in `kernels.gelu`, and x̅ = W₁ᵀ z̅."""
 
     @staticmethod
     def forward(
         ctx, x: Tensor, widen: Tensor, bias1: Tensor, narrow: Tensor, bias2: Tensor, order: int, directions: int
     ) -> Tensor:
-        ctx.save_for_backward(x, widen, bias1, narrow)
         ctx.shape = order, directions
-        out = torch.empty_like(x)
+        out, kept = torch.empty_like(x), []
+        keeps = x[..., 0].numel() * len(widen) <= _KEEP
         for block in _blocks(x, widen):
-            wide = gelu_coefs(order, directions, _widened(x[:, block], widen, bias1))  # (J, block, wide)
-            out[:, block] = F.linear(wide, narrow)
+            wide = _widened(x[:, block], widen, bias1)  # (J, block, wide)
+            out[:, block] = F.linear(gelu_coefs(order, directions, wide), narrow)
+            if keeps:
+                kept.append(wide)
         out[0] += bias2
+        ctx.save_for_backward(x, widen, bias1, narrow, *kept)
         return out
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        x, widen, bias1, narrow = ctx.saved_tensors
+        x, widen, bias1, narrow, *kept = ctx.saved_tensors
         order, directions = ctx.shape
-        for_x, for_widen, for_bias1 = torch.empty_like(x), torch.zeros_like(widen), torch.zeros_like(bias1)
-        for_narrow = torch.zeros_like(narrow)
-        for block in _blocks(x, widen):
+        for_x, for_bias1 = torch.empty_like(x), torch.zeros_like(bias1)
+        for_widen, for_narrow = torch.zeros_like(narrow), torch.zeros_like(narrow)  # (width, wide): W₁'s is transposed
+        for number, block in enumerate(_blocks(x, widen)):
             g = gradient[:, block].flatten(0, 1)  # (J·block, width)
-            wide = _widened(x[:, block], widen, bias1)  # (J, block, wide)
-            for_narrow.addmm_(g.T, gelu_coefs(order, directions, wide).flatten(0, 1))
-            for_wide = gelu_gradient(order, directions, wide, (g @ narrow).view_as(wide))
+            wide = kept[number] if kept else _widened(x[:, block], widen, bias1)  # (J, block, wide)
+            after, for_wide = gelu_and_gradient(order, directions, wide, (g @ narrow).view_as(wide))
+            for_narrow.addmm_(g.T, after.flatten(0, 1))
             for_bias1 += for_wide[0].sum(0)  # biases belong to the value alone
-            for_widen.addmm_(for_wide.flatten(0, 1).T, x[:, block].flatten(0, 1))
+            for_widen.addmm_(x[:, block].flatten(0, 1).T, for_wide.flatten(0, 1))
             for_x[:, block] = for_wide @ widen
-        return for_x, for_widen, for_bias1, for_narrow, gradient[0].sum(0), None, None
+        return for_x, for_widen.T, for_bias1, for_narrow, gradient[0].sum(0), None, None
 
 
 def _blocks(x: Tensor, widen: Tensor) -> list[slice]:

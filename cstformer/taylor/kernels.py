@@ -55,7 +55,8 @@ def products_in_lower_precision() -> bool:
 def compiled_kernels(on: bool = True) -> Iterator[None]:
     """Compile the fused steps with `torch.compile`: much faster on wide layers, after a warm-up of some seconds.
 
-    With gradients GELU alone is compiled, since it takes most of the time there; without, exp and LayerNorm as well.
+    With gradients GELU and the exponentials of attention are compiled, since they take most of the time there; without,
+    exp and LayerNorm as well.
     """
     token = _compiling.set(on)
     try:
@@ -64,8 +65,14 @@ def compiled_kernels(on: bool = True) -> Iterator[None]:
         _compiling.reset(token)
 
 
+def compiling() -> bool:
+    """Whether `compiled_kernels` is in force."""
+    return _compiling.get()
+
+
 @functools.cache
-def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel as one compiled loop for tensors (J, ...) of any sizes, without autograd."""
     fast = torch.compile(kernel, dynamic=True)
 
     def call(*args: Any) -> Any:
@@ -77,17 +84,21 @@ def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_kernel(
-    kernel: Callable[..., Tensor], order: int, directions: int, *coefs: Tensor, compiles: bool = True
+    kernel: Callable[..., Tensor], order: int, directions: int, *coefs: Tensor, compiles: bool = True, stacks: int = 1
 ) -> Tensor:
-    """Run an elementwise kernel on tensors (J, ...): compiled if that is on, otherwise piece by piece."""
+    """Run an elementwise kernel on tensors (J, ...): compiled if that is on, otherwise piece by piece.
+
+    It returns as many stacks of J coefficients, one after the other: (stacks·J, ...).
+    """
     flat = [c.reshape(len(c), -1) for c in coefs]  # (J, numbers)
+    shape = (stacks * len(coefs[0]), *coefs[0].shape[1:])
     if compiles and _compiling.get():
-        return _compiled(kernel)(order, directions, *flat).view_as(coefs[0])
-    out = torch.empty_like(flat[0])
+        return compiled(kernel)(order, directions, *flat).view(shape)
+    out = flat[0].new_empty(shape[0], flat[0].shape[1])
     for first in range(0, out.shape[1], _CHUNK):
         piece = slice(first, first + _CHUNK)
         out[:, piece] = kernel(order, directions, *(c[:, piece] for c in flat))
-    return out.view_as(coefs[0])
+    return out.view(shape)
 
 
 # Linear layers: X Wᵀ on every coefficient, the bias on the value alone.
@@ -173,9 +184,10 @@ def gelu_coefs(order: int, directions: int, x: Tensor) -> Tensor:
     return _apply_kernel(_gelu_value, order, directions, x)
 
 
-def gelu_gradient(order: int, directions: int, x: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient for x, from the gradient for the coefficients of GELU(x)."""
-    return _apply_kernel(_gelu_gradient, order, directions, x, gradient)
+def gelu_and_gradient(order: int, directions: int, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients of GELU(x), and the gradient for x from the gradient for them."""
+    value, for_x = _apply_kernel(_gelu_both, order, directions, x, gradient, stacks=2).chunk(2)
+    return value, for_x
 
 
 def _gelu_value(order: int, directions: int, x: Tensor) -> Tensor:
@@ -183,9 +195,17 @@ def _gelu_value(order: int, directions: int, x: Tensor) -> Tensor:
 
 
 def _gelu_gradient(order: int, directions: int, x: Tensor, gradient: Tensor) -> Tensor:
-    scaled = gelu_derivatives(x[0], order + 1)
-    slope = compose(Split(x, order, directions), [(m + 1) * scaled[m + 1] for m in range(order + 1)])
-    return stack(adjoint_product(Split(gradient, order, directions), slope))
+    return stack(_gelu_adjoint(gelu_derivatives(x[0], order + 1), Split(x, order, directions), gradient))
+
+
+def _gelu_both(order: int, directions: int, x: Tensor, gradient: Tensor) -> Tensor:
+    scaled, parts = gelu_derivatives(x[0], order + 1), Split(x, order, directions)
+    return stack([*compose(parts, scaled[:-1]), *_gelu_adjoint(scaled, parts, gradient)])
+
+
+def _gelu_adjoint(scaled: list[Tensor], x: Split, gradient: Tensor) -> list[Tensor]:
+    slope = compose(x, [(m + 1) * scaled[m + 1] for m in range(len(x))])
+    return adjoint_product(Split(gradient, x.order, x.directions), slope)
 
 
 class _Gelu(torch.autograd.Function):
@@ -199,7 +219,7 @@ class _Gelu(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         (coefs,) = ctx.saved_tensors
         order, directions = ctx.shape
-        return gelu_gradient(order, directions, coefs, gradient), None, None
+        return _apply_kernel(_gelu_gradient, order, directions, coefs, gradient), None, None
 
 
 # LayerNorm: y = weight·c·r + bias with c = x − mean(x), r = (v + ε)^(−1/2), v = mean(c²), means over the last axis.
@@ -210,7 +230,7 @@ def layer_norm(coefs: Tensor, weight: Tensor, bias: Tensor, eps: float, order: i
     if torch.is_grad_enabled():
         return _LayerNorm.apply(coefs, weight, bias, eps, order, directions)
     # The compiler makes one loop of the textbook form; without it the form with the fewest passes is faster.
-    kernel = _compiled(plain_norm) if _compiling.get() else _norm_alone
+    kernel = compiled(plain_norm) if _compiling.get() else _norm_alone
     return kernel(order, directions, eps, coefs.flatten(1, -2), weight, bias).view_as(coefs)
 
 

@@ -10,9 +10,10 @@ from cstformer.taylor.series import Series
 
 
 @pytest.mark.parametrize(("order", "directions"), [(1, 1), (3, 1), (2, 3)])
-@pytest.mark.parametrize("block", [7, 40])
-def test_blocks_equal_one_step(order, directions, block, monkeypatch):
-    """Values and all five gradients, blocks that do not divide the tokens included."""
+@pytest.mark.parametrize(("block", "keep"), [(7, 0), (40, 0), (40, 10**6)])
+def test_blocks_equal_one_step(order, directions, block, keep, monkeypatch):
+    """Values and all five gradients, blocks that do not divide the tokens included, stored and recomputed."""
+    monkeypatch.setattr(module, "_KEEP", keep)
     monkeypatch.setattr(module, "_FROM", 0)
     monkeypatch.setattr(module, "_BLOCK", block)
     weights = [normal(*shape, seed=i).requires_grad_() for i, shape in enumerate([(7, 3), (7,), (3, 7), (3,)])]

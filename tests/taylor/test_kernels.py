@@ -8,6 +8,7 @@ from problems import normal, relative_error
 from torch import Tensor
 
 from cstformer.taylor import kernels, recurrences, series
+from cstformer.taylor.attention import softmax_sums
 from cstformer.taylor.recurrences import Split, stack
 from cstformer.taylor.series import Series
 
@@ -62,9 +63,9 @@ def test_gradients_of_weights():
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own notices
 def test_compiled_kernels_are_the_same_functions(monkeypatch):
-    """GELU compiled forward and backward, exp and LayerNorm forward, in two sizes."""
-    compiled, compile_kernel = [], kernels._compiled
-    monkeypatch.setattr(kernels, "_compiled", lambda kernel: compiled.append(kernel) or compile_kernel(kernel))
+    """GELU and the exponentials of attention compiled forward and backward, exp and LayerNorm forward, in two sizes."""
+    compiled, compile_kernel = [], kernels.compiled
+    monkeypatch.setattr(kernels, "compiled", lambda kernel: compiled.append(kernel) or compile_kernel(kernel))
     weight, bias = normal(7, seed=1), normal(7, seed=2)
     for rows in (3, 50):
         coefs = normal(5, rows, 7, seed=rows).requires_grad_()  # order 2 in two directions
@@ -73,15 +74,22 @@ def test_compiled_kernels_are_the_same_functions(monkeypatch):
         def results(x=x, coefs=coefs) -> list[torch.Tensor]:
             y = series.gelu(x).coefs
             (gradient,) = torch.autograd.grad((y * normal(*y.shape, seed=9)).sum(), coefs)
+            both = kernels.gelu_and_gradient(2, 2, coefs.detach(), normal(*y.shape, seed=9))
+            q = Series(coefs.unflatten(1, (1, 1, -1)), 2, 2)  # one sample, one head
+            sums = softmax_sums(q, q, q, torch.ones(1, coefs.shape[1], dtype=torch.bool)).coefs
+            (through,) = torch.autograd.grad((sums * normal(*sums.shape, seed=8)).sum(), coefs)
             with torch.no_grad():
-                return [y, gradient, series.exp(x).coefs, series.layer_norm(x, weight, bias, 1e-5).coefs]
+                alone = [series.exp(x).coefs, series.layer_norm(x, weight, bias, 1e-5).coefs]
+            return [y, gradient, *both, sums, through, *alone]
 
         plain = results()
         with series.compiled_kernels():
             fast = results()
         for a, b in zip(fast, plain, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    assert {kernel.__name__ for kernel in compiled} == {"_gelu_value", "_gelu_gradient", "_exp_value", "plain_norm"}
+    assert {kernel.__name__ for kernel in compiled} == {
+        *("_gelu_value", "_gelu_gradient", "_gelu_both", "_exp", "_adjoint", "_exp_value", "plain_norm")
+    }
 
 
 def test_products_in_bfloat16_stay_close_and_reach_the_weights():
