@@ -181,5 +181,6 @@ def test_the_explorer_finds_the_middle_of_the_clips(smoke):
     for condition, tokens in ((f"pixels, {rows.DIRECTIONS[1]}", 80), (f"{rows.BETWEEN}, {rows.DIRECTIONS[0]}", 48)):
         context = video.EXPERIMENT.context(condition, CONFIG, 0, out)
         assert context.n == tokens and len(context) == 2
-    model = CST.load(out / "cells" / base.Cell(rows.MEDIAN, f"pixels, {rows.DIRECTIONS[0]}").slug / "model")
-    assert np.isfinite(model.predict(video.EXPERIMENT.context("pixels", CONFIG, 0, out), [[1.25, 7.5, 6.25]])).all()
+    condition = f"pixels, {rows.DIRECTIONS[0]}"
+    model = CST.load(out / "cells" / base.Cell(rows.MEDIAN, condition).slug / "model")
+    assert np.isfinite(model.predict(video.EXPERIMENT.context(condition, CONFIG, 0, out), [[1.25, 7.5, 6.25]])).all()
