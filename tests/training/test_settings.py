@@ -120,6 +120,7 @@ def test_every_field_of_the_architecture_is_a_setting_except_the_data_sizes():
         "iterations",
         "near",  # `nearness`, and
         "split_context",
+        "bounded",
         "view",  # `start`, once it is known whether the data are frames
     }
 
