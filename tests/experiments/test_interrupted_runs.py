@@ -109,6 +109,8 @@ class Report:
 class Model:
     """Remembers what it was asked to do; a training that ends as told."""
 
+    batch, validation = 4, 0.5
+
     def __init__(self, ended):
         self.ended, self.saved = ended, None
 
@@ -121,11 +123,12 @@ class Model:
 
 def test_only_a_training_that_ended_by_itself_is_saved(tmp_path):
     capped, stopped = Model("cap"), Model("interrupted")
-    facts = train_cell(capped, None, tmp_path, False, given="corruption")
+    facts = train_cell(capped, range(12), tmp_path, False, given="corruption")
     assert (facts["steps"], facts["ended"], facts["history"]) == (3, "cap", Report.history)
+    assert (facts["epochs"], facts["converged"]) == (2, False)  # 3 steps of 4 of 6 samples; the loss still fell
     assert capped.options == {"given": "corruption"} and capped.saved == tmp_path / "model"
     with pytest.raises(KeyboardInterrupt):
-        train_cell(stopped, None, tmp_path, False)
+        train_cell(stopped, range(12), tmp_path, False)
     assert stopped.saved is None
 
 
