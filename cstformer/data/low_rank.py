@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.ndimage import binary_dilation
 
 from cstformer.data.frame_matrix import FrameMatrix
 from cstformer.errors import CSTError
@@ -141,6 +140,8 @@ def tile_folds(
     >>> given[1].astype(int).tolist(), asked[1].astype(int).tolist()
     ([1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1])
     """
+    from scipy.ndimage import binary_dilation  # a quarter of a second, for what only this function needs
+
     height, width = frame
     tile = -(-max(height, width) // TILES)
     gap = tile // GAP

@@ -227,21 +227,24 @@ def alike_mean(movies: Movies, trust: PerPixel, fallback: Movies, fine: float, n
     This is non-local means with the patches compared where they are trusted.
     """
     y, w = (x.movedim(-1, 1).contiguous() for x in (movies, trust))  # (B, C, T, H, W), (B, 1, T, H, W)
-    one = torch.cat([y, torch.ones_like(w)], 1)
+    one, doubt = torch.cat([y, torch.ones_like(w)], 1), 1 - w
     total, error, left = torch.zeros_like(one), torch.zeros_like(w), torch.zeros_like(w)  # Σ weight [y | 1], Σ v, Σ u²
     for offset in OFFSETS:
         here, there = _overlap(y.shape[2:], offset)
         pair = w[here] * w[there]
         if not pair.numel():  # the movie is smaller than the offset
             continue
-        v = _unlikeness((y[here] - y[there]).square().mean(1, keepdim=True), pair)
-        trusted, doubted = (v + fine).pow(-2), 1 / ((v + fine) * (v + noise))
+        difference = y[here] - y[there]
+        v = _unlikeness(torch.linalg.vecdot(difference, difference, dim=1)[:, None] / y.shape[1], pair)
+        trusted = 1 / (v + fine)
+        doubted = trusted / (v + noise)
+        trusted *= trusted
         for one_side, other in ((here, there), (there, here)):  # v is symmetric: x sees x + o as x + o sees x
-            unsure = (1 - w[other]) * doubted
-            weight = w[other] * trusted + unsure
-            total[one_side] += weight * one[other]
-            error[one_side] += weight * v
-            left[one_side] += unsure.square()
+            unsure = doubt[other] * doubted
+            weight = torch.addcmul(unsure, w[other], trusted)
+            total[one_side].addcmul_(weight, one[other])
+            error[one_side].addcmul_(weight, v)
+            left[one_side].addcmul_(unsure, unsure)
     r, movie = fallback.movedim(-1, 1), (1, 2, 3, 4)
     far = ((w * (r - y).square()).sum(movie) / (y.shape[1] * w.sum(movie)))[:, None, None, None, None]
     spare = SPARE * (far + fine).pow(-2)

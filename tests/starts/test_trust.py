@@ -9,10 +9,12 @@ from cstformer.errors import CSTError
 from cstformer.starts.pixel_view import LOUDEST
 from cstformer.starts.trust import (
     FINE,
+    OFFSETS,
     SCARCE,
     SPARE,
     Odds,
     Trust,
+    _unlikeness,
     alike_mean,
     continued,
     distances,
@@ -103,6 +105,45 @@ def test_mean_of_alike_pixels_by_hand(second):
     np.testing.assert_allclose(found.flatten(), expected)
     square = (weight * v + spare * far) / (weight + spare) + noise * (doubted / (weight + spare)) ** 2
     np.testing.assert_allclose(error.flatten(), square)
+
+
+def plain_alike_mean(movies, trust, fallback, fine, noise):
+    """`alike_mean` as its formula says, without sums in place."""
+    y, w = (x.movedim(-1, 1) for x in (movies, trust))  # (B, C, T, H, W), (B, 1, T, H, W)
+    one = torch.cat([y, torch.ones_like(w)], 1)
+    total, error, left = torch.zeros_like(one), torch.zeros_like(w), torch.zeros_like(w)
+    for offset in OFFSETS:
+        sizes = list(zip(y.shape[2:], offset, strict=True))
+        here, there = (
+            (..., *(slice(max(0, -sign * d), max(0, n - max(0, sign * d))) for n, d in sizes)) for sign in (1, -1)
+        )
+        pair = w[here] * w[there]
+        if not pair.numel():
+            continue
+        square = (y[here] - y[there]).square().mean(1, keepdim=True)
+        v = _unlikeness(square, pair)
+        for one_side, other in ((here, there), (there, here)):
+            unsure = (1 - w[other]) / ((v + fine) * (v + noise))
+            weight = w[other] * (v + fine) ** -2 + unsure
+            total[one_side] += weight * one[other]
+            error[one_side] += weight * v
+            left[one_side] += unsure.square()
+    r, movie = fallback.movedim(-1, 1), (1, 2, 3, 4)
+    far = ((w * (r - y).square()).sum(movie) / (y.shape[1] * w.sum(movie)))[:, None, None, None, None]
+    spare = SPARE * (far + fine) ** -2
+    count = total[:, -1:] + spare
+    mean, error = (total[:, :-1] + spare * r) / count, (error + spare * far) / count + noise * left / count.square()
+    return mean.movedim(1, -1), error.movedim(1, -1)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 9, 7, 3), (1, 3, 2, 1, 1), (1, 1, 1, 4, 2)])
+def test_mean_of_alike_pixels_is_its_formula(shape):
+    generator = torch.Generator().manual_seed(0)
+    movies, fallback = (torch.rand(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    trust = torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64)
+    found, expected = (f(movies, trust, fallback, 0.01, 0.2) for f in (alike_mean, plain_alike_mean))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_noise_that_stays_is_averaged():
