@@ -67,7 +67,13 @@ class CurveView:
         start = number(query, "t", (low + high) / 2, low, high)
         name = plots.label(s.coord_names[0], self._unit)
         self.time: Any = pn.widgets.FloatSlider(
-            label=f"Time {name}", start=low, end=high, step=(high - low) / 1000, value=start, format="0.0000", **WIDE
+            label=name if name.casefold().startswith("time") else f"Time {name}",
+            start=low,
+            end=high,
+            step=(high - low) / 1000,
+            value=start,
+            format="0.0000",
+            **WIDE,
         )
         names = list(s.value_names)
         self.channel: Any = pn.widgets.Select(
