@@ -24,7 +24,7 @@ examples:
 def add(commands: Any) -> None:
     """Declare the options of ``cst plot``."""
     parser = add_command(commands, "plot", "draw your samples and a model's curves", run, _ABOUT, _EXAMPLES)
-    parser.add_argument("file", metavar="FILE", help="samples of curves (npz, csv, tsv, parquet, nc, zarr)")
+    parser.add_argument("file", metavar="FILE", help="samples of curves (npz, csv[.gz], tsv, parquet, xlsx, nc, zarr)")
     parser.add_argument("--out", required=True, metavar="PNG", help="figure to write")
     parser.add_argument("--model", metavar="MODEL", help="directory written by `cst fit`")
     parser.add_argument(

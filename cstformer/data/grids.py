@@ -254,7 +254,7 @@ def answers_to_dataset(answers: Samples, axes: Sequence[np.ndarray] | None, alon
     if alone:
         values = values[0]
     else:
-        dims = [answers.group or "sample", *dims]
+        dims = [str(answers.group or "sample"), *dims]
         coords[dims[0]] = list(answers.sample_ids)
     units = answers.units
     arrays = {

@@ -77,7 +77,7 @@ def test_recordings_of_a_microscope_are_uploaded_too(film_model, tmp_path, suffi
         (
             "a.csv",
             b"t,y\n0,1\n1,2\n",
-            r"^a\.csv: the data have Samples.*1 samples of 2 points.* the model was trained on coordinates t and ",
+            r"a\.csv: the data have Samples.*1 samples of 2 points.* the model was trained on coordinates t and values",
         ),
     ],
 )
