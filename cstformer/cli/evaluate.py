@@ -37,7 +37,8 @@ examples:
 def add(commands: Any) -> None:
     """Declare the options of ``cst evaluate``."""
     parser = add_command(commands, "evaluate", "compare CST with simple rivals on your file", run, _ABOUT, _EXAMPLES)
-    parser.add_argument("file", metavar="FILE", help="five samples or more (npz, csv[.gz], tsv, parquet, xlsx, nc, zarr)")
+    formats = "npz, csv, csv.gz, tsv, parquet, xlsx, nc, zarr"
+    parser.add_argument("file", metavar="FILE", help=f"samples ({formats}), at least five")
     parser.add_argument("--out", default="evaluation.png", metavar="FILE", help="figure (default evaluation.png)")
     parser.add_argument(
         "--held-out", type=float, default=0.25, metavar="SHARE", help="share of the samples held out (default 0.25)"

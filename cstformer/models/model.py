@@ -60,9 +60,6 @@ class NotFitted(CSTError, NotFittedError):
 class Model(BaseEstimator, ABC):
     """A model of functions that were sampled at points or as frames.
 
-    Subclasses are dataclasses too. They set ``name`` and ``label`` and write `_fit` and `_predict`; what they learned
-    goes through `_tensors`, `_description` and `_restore`.
-
     Attributes
     ----------
     kind_ : DataKind
@@ -74,6 +71,8 @@ class Model(BaseEstimator, ABC):
         Coordinate axes and channels.
     """
 
+    # Subclasses are dataclasses too. They set ``name`` and ``label`` and write `_fit` and `_predict`; what they learned
+    # goes through `_tensors`, `_description` and `_restore`.
     name: ClassVar[str]
     """Key in a registry, and on the command line."""
     label: ClassVar[str]
