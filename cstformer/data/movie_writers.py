@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -101,7 +102,7 @@ def _write_film(path: Path, frames: Float[np.ndarray, "T H W *C"], times: Float[
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
     grey = _grey(frames)
     with av.open(str(path), "w", format="mp4") as film:
-        stream = film.add_stream(codec, rate=Fraction(rate).limit_denominator(1000))
+        stream: Any = film.add_stream(codec, rate=Fraction(rate).limit_denominator(1000))
         stream.height, stream.width = grey.shape[1:]
         stream.pix_fmt = "yuv420p"
         for picture in grey:
