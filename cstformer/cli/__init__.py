@@ -64,10 +64,10 @@ def main(argv: list[str] | None = None) -> int:
         print("cst: error: there is not enough memory; read fewer samples or a smaller part", file=sys.stderr)
         return 2
     except ImportError as error:
-        told = missing(error, "this command")
-        if told is None:
+        remedy = missing(error, "this command")
+        if remedy is None:
             raise
-        print(f"cst: error: {told}", file=sys.stderr)
+        print(f"cst: error: {remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("cst: interrupted; completed work is saved, run the same command again to continue", file=sys.stderr)

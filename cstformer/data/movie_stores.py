@@ -50,8 +50,9 @@ def write_frames(path: Path, first: int, frames: Float[np.ndarray, "t H W *C"]) 
         movie = open_zarr(path, writable=True)["frames"]
         movie[first : first + len(frames)] = frames
         for chunk in range(first // movie.chunks[0], -(-(first + len(frames)) // movie.chunks[0])):
-            for file in (f for f in (path / "frames/c" / str(chunk)).rglob("*") if f.is_file()):
-                fsync(file)
+            for stored in (path / "frames/c" / str(chunk)).rglob("*"):
+                if stored.is_file():
+                    fsync(stored)
         return
     import tifffile
 

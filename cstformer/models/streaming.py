@@ -56,7 +56,7 @@ class MovieQuestion:
     """Model directory."""
     context: str
     """File of the recording."""
-    at: Sequence[float]
+    at: np.ndarray
     """Times of the frames."""
     index: Sequence[int]
     """Order of the derivative along each axis."""
