@@ -190,14 +190,19 @@ class Validation:
     def score(self) -> float:
         """Validation loss of the network as it is now."""
         o, total = self.objective, 0.0
-        pairs = int(self.batch.coords.shape[1]) ** 2
-        for index in torch.arange(len(self.batch)).split(max(1, min(4 * o.settings.batch, PAIRS_PER_PASS // pairs))):
+        for index in torch.arange(len(self.batch)).split(max(1, 4 * o.settings.batch)):
             place = index.to(self.keep.device)
             points = trimmed(self.batch[index])
             n = points.coords.shape[1]
-            keep, given = self.keep[place, :n], self.given[place, :n]
+            keep, given, dummies = self.keep[place, :n], self.given[place, :n], self.dummies[place]
             context = points.replace(values=given, observed=points.observed & keep)
-            at_real, at_dummies = o.answers(context, points, self.dummies[place], o.plan.order)
+            parts = [  # a few long samples at a time
+                o.answers(context[i], points[i], dummies[i.to(place.device)], o.plan.order)
+                for i in torch.arange(len(index)).split(max(1, PAIRS_PER_PASS // n**2))
+            ]
+            at_real = torch.cat([real for real, _ in parts])
+            slopes = [part for _, part in parts if part is not None]
+            at_dummies = series.concatenate(slopes, 0) if slopes else None
             hidden = points.observed & ~keep
             if not bool(hidden.any()):
                 hidden = points.observed
