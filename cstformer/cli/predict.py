@@ -143,7 +143,7 @@ def _predict_movie(model: CST, args: argparse.Namespace, index: tuple[int, ...])
         _check_output(args, target, MARK)
         check_target(target, args.context, modes)
     at = read_times(args.at)
-    question = MovieQuestion(args.model, args.context, at, index, args.interval, **movie_options(args))
+    question = MovieQuestion(args.model, args.context, at.tolist(), index, args.interval, **movie_options(args))
     if streamed:
         options = {"scheduler": args.scheduler, "overwrite": args.overwrite, "progress": not args.quiet}
         return answer_movie(question, out, **options)

@@ -56,8 +56,8 @@ def write_frames(path: Path, first: int, frames: Float[np.ndarray, "t H W *C"]) 
         return
     import tifffile
 
-    with tifffile.TiffFile(path) as file:
-        offset, dtype = file.series[0].dataoffset, np.dtype(f"{file.byteorder}f4")
+    with tifffile.TiffFile(path) as tiff:
+        offset, dtype = tiff.series[0].dataoffset, np.dtype(f"{tiff.byteorder}f4")
     pages = (frames if frames.ndim == 3 else np.moveaxis(frames, -1, 1)).astype(dtype)
     # Not through a memory map: on a full disk, that would end the process.
     with path.open("r+b") as stream:

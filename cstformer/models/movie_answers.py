@@ -154,8 +154,8 @@ class ModeAnswers(MovieAnswers):
         context = Samples.from_list(pairs, **names)
         queries = (at - [moved for _, _, moved in windows])[:, None, None]
         if self.level is not None:
-            context, checked = self.model._inputs(context, queries)
-            return mode_intervals.frame_bounds(self.model, self.modes, context, checked, self.level)[:, :, 0]
+            context, queries = self.model._inputs(context, queries)
+            return mode_intervals.frame_bounds(self.model, self.modes, context, queries, self.level)[:, :, 0]
         answers = self.model.derivative(context, queries, (self.order,))[:, 0]
         return self.modes.frames(answers, derivative=self.order > 0)[None]
 

@@ -86,7 +86,7 @@ def test_the_number_of_modes_is_told(cst, file, tmp_path):
         (["--modes", "100"], "rank=100 is more than the 80"),
         (["--modes", "2", "--patch", "4,4"], "--patch and --modes are two ways to read a movie"),
         (["--modes", "2", "--window", "1.5"], "--window 1.5: give a whole number of frames"),
-        (["--modes", "2", "--calendar", "hour"], "--covariates and --calendar are for samples"),
+        (["--modes", "2", "--calendar", "hour"], "--covariates, --calendar and --relative are for samples"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
