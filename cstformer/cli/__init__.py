@@ -39,11 +39,11 @@ def main(argv: list[str] | None = None) -> int:
     use_lossy_output()
     args, extra = build_parser().parse_known_args(argv)
     tell = lambda message: in_options(str(message), args.parser)  # noqa: E731
-    told: set[str] = set()  # rivals repeat what the first model warned of
+    shown: set[str] = set()  # rivals repeat what the first model warned of
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        if (text := tell(message)) not in told:
-            told.add(text)
+        if (text := tell(message)) not in shown:
+            shown.add(text)
             print(f"cst: warning: {text}", file=sys.stderr)
 
     warnings.showwarning = show
