@@ -11,7 +11,8 @@ MAY_ASK = {"data", "starts", "cli", "explorer"}
 # What the others ask, how many times, and why.
 ASKED = {
     "models/model.py": 1,  # rivals that read frames alone refuse curves
-    "models/answers.py": 1,  # `predict_movie` refuses a model that was not fitted on a movie
+    "models/answers.py": 1,  # windows of frames count from their first frame already
+    "models/movie_answers.py": 1,  # a movie is refused by a model that was not fitted on one
     "baselines/sequences.py": 1,  # models of time series refuse points of several axes that are no frames
     "experiments/calcium/decoding.py": 1,  # a map of attention needs patches to be drawn on
     "experiments/navier_stokes/noise_levels.py": 1,  # the noise of one sample is known for frames alone

@@ -76,10 +76,10 @@ class MovieQuestion:
 
         ``series`` is a file for these: it is read if it exists, and written otherwise.
         """
-        model = CST.load(self.model)
-        if model.layout_ is not None:
+        model, folder = CST.load(self.model), Path(self.model) / MODES
+        if not folder.exists():
             return PatchAnswers(model, *self.open_movie(), tuple(self.index), self.level)
-        modes = Modes.load(Path(self.model) / MODES)
+        modes = Modes.load(folder)
         if series is not None and series.exists():
             found = Samples.load(series)
         else:
