@@ -16,6 +16,7 @@ BENCHMARKS = (
     "precision",
     "scaling",
     "users",
+    "quality",
     "solver",
     "calcium",
     "explorer",

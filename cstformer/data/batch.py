@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Batch:
         index = index.to(self.coords.device)
         return self._map(lambda x: x[index])
 
-    @property
+    @functools.cached_property
     def exists(self) -> Bool[Tensor, "B n"]:
         """True where a point is a token, False where it is padding."""
         return self.observed.any(-1)

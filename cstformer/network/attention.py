@@ -42,10 +42,11 @@ def exact_attention(q: Series, k: Series, v: Series, exists: Exists) -> Series:
 def _fused_attention(q: Series, k: Series, v: Series, exists: Exists) -> Series:
     # The kernel gives NaN for a row without any key: let it read all of them, then set its answer to zero.
     some = exists.any(-1)[:, None, None, None]  # (B, 1, 1, 1)
+    all_some = bool(some.all())
     f, more = v.coefs.shape[-1], k.coefs.shape[-1] - v.coefs.shape[-1]
     value = F.pad(v.value, (0, more)) if more else v.value  # the kernel needs f_v = f; `Nearness` adds features to k
     y = F.scaled_dot_product_attention(q.value, k.value, value, exists[:, None, None, :] | ~some)
-    return constant(y[..., :f] * some)
+    return constant(y[..., :f] if all_some else y[..., :f] * some)
 
 
 def plain_attention(q: Series, k: Series, v: Series, exists: Exists) -> Series:

@@ -38,7 +38,7 @@ class Attention(nn.Module):
         Keys have 2d more features where heads look near a place.
         """
         both = self.key_value(x)
-        k, v = (self._split(both.map(lambda c, i=i: c.chunk(2, -1)[i])) for i in (0, 1))
+        k, v = (self._split(both.map(lambda _, half=half: half)) for half in both.coefs.chunk(2, -1))
         return k if self.nearness is None else series.concatenate([k, self.nearness.keys(at)], -1), v
 
     def forward(

@@ -60,7 +60,8 @@ class Series:
     @property
     def value(self) -> Tensor:
         """The order-0 coefficient, shape (...)."""
-        return self.coefs[0]
+        # The gradient of a squeezed tensor is a view, that of a selected one a copy among zeros.
+        return self.coefs.squeeze(0) if self.order == 0 else self.coefs[0]
 
     @property
     def orders(self) -> recurrences.Split:
@@ -124,6 +125,8 @@ def linear(x: Series, weight: Tensor, bias: Tensor | None = None) -> Series:
 
 def shift(x: Series, amount: Tensor | float) -> Series:
     """Add a constant to the value."""
+    if x.order == 0:
+        return x.map(lambda c: c + amount)
     return _stack([x.at(0) + amount, x.coefs[1:]], x)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cstformer.benchmarks import BENCHMARKS, MODULES, chosen, growth, pipeline, step, stopwatch, users
+from cstformer.benchmarks import BENCHMARKS, MODULES, chosen, growth, pipeline, quality, step, stopwatch, users
 from cstformer.data.samples import Samples
 from cstformer.errors import CSTError
 from cstformer.models.cst import CST
@@ -99,6 +99,37 @@ def test_users_leaves_out_what_is_not_there(monkeypatch, tmp_path):
     cases = [row["case"] for row in users.measure(quick=True)]
     assert [case[:15] for case in cases] == ["left out: ETTh1", "left out: ERA5 "]
     assert all("CST_DATA" in case for case in cases)
+
+
+def test_quality_trains_longer_until_the_goal_is_reached(monkeypatch):
+    """Errors of a model that halve with the steps: the goal of 0.3 needs four; a rival gets the time that took."""
+    t = np.linspace(0, 1, 6)
+    samples = Samples(t, np.sin(t + np.arange(8)[:, None]))
+    problem = quality.Problem("sines", 0.3, samples, samples, t, float, ("linear", "transformer"), (1, 2, 4, 8))
+    asked = []
+
+    def measured(model, problem):
+        asked.append((type(model).__name__, getattr(model, "steps", None), getattr(model, "max_minutes", None)))
+        return (60.0, 1 / model.steps) if isinstance(model, CST) else (1.0, 0.5)
+
+    monkeypatch.setattr(quality, "_measured", measured)
+    first, *rivals = quality.compare(problem, problem.steps)
+    assert (first["steps"], first["error"], first["reached"]) == (4, 0.25, True) and first["CPU seconds"] == 60
+    assert [row["case"][:6] for row in rivals] == ["sines:"] * 2
+    assert [a[1] for a in asked[:-2]] == [1, 2, 4] and asked[-1][2] == 1.0
+    assert not next(iter(quality.compare(problem, (1, 2))))["reached"]
+
+
+def test_the_problems_of_quality_are_what_they_say(monkeypatch, tmp_path):
+    """The given frames are the true ones with noise; a problem without its data is left out."""
+    flows = quality._flows(quick=True)
+    assert flows.context.n == 5 * 4 and flows.at.shape == (2, 20 * 4, 3) and flows.at[..., 0].max() == 19
+    video = quality._video(quick=True)
+    copied = video.error(video.context.values)
+    assert copied == pytest.approx(0.125, rel=0.1)  # half of the pixels have noise of variance 0.25
+    monkeypatch.setenv("CST_DATA", str(tmp_path))
+    with pytest.raises(CSTError, match="CST_DATA"):
+        quality._ett(quick=True)
 
 
 def test_unknown_benchmark():
