@@ -31,7 +31,8 @@ def test_a_signal_ends_a_fit_cleanly(whole, tmp_path, number):
     process.join()
     assert process.exitcode == 130
     assert (tmp_path / "log").read_text() == (
-        "cst: interrupted; best weights saved, run the same command again to continue\n"
+        "cst: interrupted; best weights saved, run the same command again to continue from "
+        f"{tmp_path / 'model'}.training\n"
     )
     report = CST.load(tmp_path / "model").report_
     assert (report.ended, 1 <= report.steps < 6) == ("interrupted", True)
