@@ -11,8 +11,8 @@ MAY_ASK = {"data", "starts", "cli", "explorer"}
 # What the others ask, how many times, and why.
 ASKED = {
     "models/model.py": 1,  # rivals that read frames alone refuse curves
-    "models/answers.py": 1,  # windows of frames count from their first frame already
-    "models/movie_answers.py": 1,  # a movie is refused by a model that was not fitted on one
+    "models/answers.py": 1,  # times of patches are those of frames, and never made relative to a sample
+    "models/movie_answers.py": 1,  # a model that was not fitted on a movie is refused
     "baselines/sequences.py": 1,  # models of time series refuse points of several axes that are no frames
     "experiments/calcium/decoding.py": 1,  # a map of attention needs patches to be drawn on
     "experiments/navier_stokes/noise_levels.py": 1,  # the noise of one sample is known for frames alone

@@ -56,7 +56,7 @@ class MovieQuestion:
     """Model directory."""
     context: str
     """File of the recording."""
-    at: np.ndarray
+    at: Sequence[float]
     """Times of the frames."""
     index: Sequence[int]
     """Order of the derivative along each axis."""
@@ -77,7 +77,7 @@ class MovieQuestion:
         ``series`` is a file for these: it is read if it exists, and written otherwise.
         """
         model, folder = CST.load(self.model), Path(self.model) / MODES
-        if not folder.exists():
+        if not folder.is_dir():
             return PatchAnswers(model, *self.open_movie(), tuple(self.index), self.level)
         modes = Modes.load(folder)
         if series is not None and series.exists():
