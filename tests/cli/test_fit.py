@@ -92,7 +92,7 @@ def test_bad_options(refused, curves, tmp_path, options, words):
     ("text", "words"),
     [
         ("learning_rat: 1", "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
-        ("width: [3]", "--width [3]: expected int"),
+        ("width: [3]", "--width '[3]': expected int"),
         ("- 1\n- 2", "write one 'setting: value' per line"),
         ("width: {", "cannot read --config"),
     ],
@@ -108,7 +108,7 @@ def test_bad_configs(refused, curves, tmp_path, text, words):
         ("one.npz", {"coords": [[0.0, 1.0]], "values": [[1.0, np.nan]]}, "all samples have fewer than two observed"),
         ("keys.npz", {"coords": [[0.0, 1.0]], "value": [[1.0, 2.0]]}, "must have the keys coords and values"),
         ("words.csv", "t,u\n0,1\n1,many\n", "column 'u' has 'many' in row 2"),
-        ("nothing.csv", "", "cannot read"),
+        ("nothing.csv", "", "nothing.csv is empty; give a table with a heading"),
         ("text.tif", "hello", "cannot read"),
         ("kind.docx", "hello", "unknown kind of file"),
         ("nowhere.csv", None, "there is no such file"),
@@ -217,7 +217,7 @@ def test_a_capped_fit_says_so_and_continues_with_more_time(cst, curves, tmp_path
         patch.setattr(SobolevObjective, "loss", lambda *a: (time.sleep(0.3), loss(*a))[1])
         code, out, err = cst(*fit, "--max-minutes", "0.01")
     assert code == 0
-    assert "max_minutes=0.01 reached, best weights kept; allow more time for the full schedule" in out
+    assert "--max-minutes 0.01 reached, best weights kept; allow more time for the full schedule" in out
     assert "reached" not in err  # told once
     assert f"{tmp_path / 'm'}.training keeps the state of the training" in out and "larger --max-minutes" in out
     first = CST.load(tmp_path / "m").report_

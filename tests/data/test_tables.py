@@ -69,7 +69,7 @@ TABLES = {
     "lost coordinate": ("t,u\n0,1\n,2\n", {}, "column 't' is empty in row 2"),
     "lost sample": ("sample,t,u\n,0,1\n", {}, "column 'sample' is empty in row 1"),
     "infinite": ("t,u\n0,inf\n", {}, "values are infinite"),
-    "nothing": ("", {}, "cannot read"),
+    "nothing": ("", {}, "is empty; give a table with a heading and a row for each point"),
     "nothing observed": ("sample,t,u\na,0,\nb,0,\n", {}, "no value is observed in samples 'a', 'b'"),
     "one name": ("t,u [m],u [s]\n0,1,2\n", {}, "value_names must differ"),
 }

@@ -93,7 +93,7 @@ def test_workers_do_not_change_the_numbers(made, tmp_path):
 def test_a_dask_cluster_does_not_change_the_numbers(made, tmp_path):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="inproc://"
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", protocol="inproc://"
     ) as cluster:
         path = tmp_path / "cluster.zarr"
         make_navier_stokes(path, SMALL, scheduler=cluster.scheduler_address, progress=False)

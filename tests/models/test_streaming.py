@@ -102,7 +102,7 @@ def test_a_killed_answer_goes_on_to_the_same_bits(model, movie, tmp_path, small_
 def test_workers_write_the_same_bits(model, movie, tmp_path, small_blocks):
     distributed = pytest.importorskip("distributed")
     answer_movie(ask(model, movie), tmp_path / "here.zarr")
-    options = {"processes": False, "dashboard_address": None, "protocol": "inproc://"}
+    options = {"processes": False, "dashboard_address": ":0", "protocol": "inproc://"}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
         answer_movie(ask(model, movie), tmp_path / "there.zarr", scheduler=cluster.scheduler_address)
     np.testing.assert_array_equal(frames(tmp_path / "there.zarr"), frames(tmp_path / "here.zarr"))
@@ -115,7 +115,7 @@ def test_one_of_two_workers_is_killed(model, tmp_path, small_blocks):
     question = ask(model, tmp_path / "movie.zarr", at=np.arange(0, 399, 0.5).tolist())
     out = tmp_path / "there.zarr"
     answer_movie(question, tmp_path / "here.zarr")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
 
         def kill() -> None:
             while not (unfinished(out) / streaming.DONE / "5").exists():

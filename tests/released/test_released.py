@@ -10,6 +10,9 @@ from cstformer.baselines import BASELINES
 
 HERE = Path(__file__).parent
 FILES = sorted(path.parent for path in HERE.glob("*/*/answers.npz"))
+# Networks compute in float32, whose numbers are 6e-8 apart: faster ways to sum change the last digits. Measured: 1.1e-6
+# for the median start, below 1e-6 for all others.
+ROUNDING = 2e-6
 KINDS = {cls.__name__: cls for cls in (cst.CST, *BASELINES.values())}
 
 
@@ -22,9 +25,9 @@ def test_a_released_model_answers_as_it_did(folder, tmp_path):
     model = KINDS[kind].load(folder / "model")
     context = cst.Samples.load(folder / "context.npz")
     with np.load(folder / "answers.npz") as kept:
-        assert difference(answers(model, context), dict(kept)) < 1e-6
+        assert difference(answers(model, context), dict(kept)) < ROUNDING
         model.save(tmp_path / "again")  # and in the format of today
-        assert difference(answers(KINDS[kind].load(tmp_path / "again"), context), dict(kept)) < 1e-6
+        assert difference(answers(KINDS[kind].load(tmp_path / "again"), context), dict(kept)) < ROUNDING
 
 
 def test_every_kind_of_model_is_among_them():

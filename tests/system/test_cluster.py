@@ -34,7 +34,7 @@ def same(a, b):
 
 @pytest.fixture
 def here():
-    options = {"processes": False, "dashboard_address": None, "protocol": "inproc://"}
+    options = {"processes": False, "dashboard_address": ":0", "protocol": "inproc://"}
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster:
         yield cluster.scheduler_address
 
@@ -53,13 +53,13 @@ def test_a_recording_is_made_and_cleaned_alike(here, tmp_path):
 def test_what_cannot_travel_and_workers_that_die_again_and_again_are_named():
     with (
         pytest.raises(CSTError, match="cannot be sent to a cluster"),
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None, protocol="inproc://") as cluster,
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", protocol="inproc://") as cluster,
         dask_cluster(cluster.scheduler_address),
     ):
         raise TypeError("h5py objects cannot be pickled")
     with (
         pytest.raises(CSTError, match="died repeatedly on one task"),
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None, protocol="inproc://") as cluster,
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0", protocol="inproc://") as cluster,
         dask_cluster(cluster.scheduler_address),
     ):
         raise distributed.KilledWorker("task", None, 4)
@@ -80,7 +80,7 @@ def kill_one(cluster, when) -> threading.Thread:
 
 @pytest.fixture
 def two():
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         yield cluster
 
 
