@@ -131,7 +131,7 @@ def fit_shares(
     best, found = math.inf, (1.0, noise**2)
     for share in SHARES:
         bracket = share * process + (1 - share) * noise**2
-        factor = max(float(weights @ (squares / bracket)), 1e-300)
+        factor = max(float(weights @ (squares / bracket)), 1e-100)  # its products with small variances stay above 0
         prior = 0.5 * (math.log(share / (1 - share)) / ODDS_SD) ** 2 / count
         score = 0.5 * (math.log(factor) + float(weights @ np.log(bracket))) + prior
         if score < best:

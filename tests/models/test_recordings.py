@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from small_models import refused
+from small_models import linear_model, refused
 
 from cstformer import CST, Samples
 from cstformer.baselines import BASELINES

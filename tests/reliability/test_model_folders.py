@@ -78,8 +78,10 @@ def _load_as_nobody(folder, pipe):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
 def test_files_of_another_user_are_there_but_may_not_be_read(tmp_path):
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if "pytest" not in folder.as_posix():
+            break
+        folder.chmod(0o755)  # others may look into it
     wave_model().save(tmp_path / "model")
     for file in (tmp_path / "model").iterdir():
         file.chmod(0o600)
