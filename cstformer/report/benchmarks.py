@@ -62,7 +62,7 @@ def write_benchmarks(path: str | os.PathLike[str], rows: Rows, facts: Mapping[st
 
 
 def write_benchmarks_md(path: str | os.PathLike[str], rows: Rows, facts: Mapping[str, Any]) -> None:
-    """Write docs/benchmarks.md: one table per benchmark."""
+    """Write docs/benchmarks.md: one table per benchmark, below its picture if there is one in ``figures``."""
     software = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     parts = [
         "# Benchmarks",
@@ -71,6 +71,8 @@ def write_benchmarks_md(path: str | os.PathLike[str], rows: Rows, facts: Mapping
     ]
     for name in dict.fromkeys(row["benchmark"] for row in rows):
         columns, lines = benchmark_lines([row for row in rows if row["benchmark"] == name])
-        parts += [f"## {name}", markdown_table(columns, lines, left=1)]
+        picture = f"figures/{name}.png"
+        drawn = [f"![{name}]({picture})"] if (Path(path).parent / picture).exists() else []
+        parts += [f"## {name}", *drawn, markdown_table(columns, lines, left=1)]
     with atomic_path(path) as temporary:
         temporary.write_text("\n\n".join(parts) + "\n")
