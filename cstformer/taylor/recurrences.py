@@ -89,8 +89,8 @@ LOG2_E = math.log2(math.e)
 def exponential(x: Tensor) -> Tensor:
     """e^x as 2^(x log₂ e).
 
-    Where e^x is too small for a normal number, `torch.exp` takes 40 to 150 times as long on a CPU, `torch.exp2` does
-    not. Attention to far places and covariances of distant points are full of such numbers.
+    Where e^x is too small for a normal number, `torch.exp` takes tens to hundreds of times as long on a CPU, and
+    `torch.exp2` does not. Attention to far places and covariances of distant points are full of such numbers.
 
     >>> [round(y, 6) for y in exponential(torch.tensor([-math.inf, -200.0, 0.0, 1.0])).tolist()]
     [0.0, 0.0, 1.0, 2.718282]

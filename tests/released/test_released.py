@@ -10,9 +10,9 @@ from cstformer.baselines import BASELINES
 
 HERE = Path(__file__).parent
 FILES = sorted(path.parent for path in HERE.glob("*/*/answers.npz"))
-# Networks compute in float32, whose numbers are 6e-8 apart: faster ways to sum change the last digits. Measured: 1.1e-6
-# for the median start, below 1e-6 for all others.
-ROUNDING = 2e-6
+# Networks compute in float32, whose numbers are 6e-8 apart: another order of the sums in the median start changed its
+# answers by 1.06e-6. All others stay below 1e-6.
+ROUNDING = {"frames-median": 2e-6}
 KINDS = {cls.__name__: cls for cls in (cst.CST, *BASELINES.values())}
 
 
@@ -23,11 +23,11 @@ def test_a_released_model_answers_as_it_did(folder, tmp_path):
 
     kind = next(k for k, cls in KINDS.items() if f'"kind": "{k}"' in (folder / "model" / "model.json").read_text())
     model = KINDS[kind].load(folder / "model")
-    context = cst.Samples.load(folder / "context.npz")
+    context, most = cst.Samples.load(folder / "context.npz"), ROUNDING.get(folder.name, 1e-6)
     with np.load(folder / "answers.npz") as kept:
-        assert difference(answers(model, context), dict(kept)) < ROUNDING
+        assert difference(answers(model, context), dict(kept)) < most
         model.save(tmp_path / "again")  # and in the format of today
-        assert difference(answers(KINDS[kind].load(tmp_path / "again"), context), dict(kept)) < ROUNDING
+        assert difference(answers(KINDS[kind].load(tmp_path / "again"), context), dict(kept)) < most
 
 
 def test_every_kind_of_model_is_among_them():
