@@ -29,8 +29,8 @@ SEES |= {
 DEFERRED: dict[str, set[str]] = {
     # torch: reading a file of solutions does not need it, computing them does
     "cstformer.datasets.navier_stokes": {"cstformer.datasets.vorticity", "cstformer.system.threads"},
-    # matplotlib: only a picture needs it
-    "cstformer.models.model": {"cstformer.models.plotting"},
+    # matplotlib: only a picture needs it; scikit-learn: only the error of a model that was not fitted
+    "cstformer.models.model": {"cstformer.models.plotting", "cstformer.models.not_fitted"},
     "cstformer.data.samples": {"cstformer.report.sample_plots"},
 }
 # The one import to the right: `samples.plot()` is a method, as users expect it; `sample_plots` imports no `Samples`.
@@ -130,6 +130,16 @@ def test_samples_and_files_do_not_need_torch():
     loaded = modules_after("import cstformer\ncstformer.Samples([0.0, 1.0], [[1.0, 2.0]])")
     assert "numpy" in loaded
     assert not loaded & {"torch", "lightning", "matplotlib"}
+
+
+MODEL = Path(__file__).parent / "released" / "0.1.0" / "cubic" / "model"
+
+
+@pytest.mark.parametrize("code", ["CST()", "CST().set_params(seed=1).get_params()", f"CST.load({str(MODEL)!r})"])
+def test_a_model_waits_for_torch_alone(code):
+    loaded = modules_after(f"import cstformer\ncstformer.{code}")
+    assert "torch" in loaded
+    assert not loaded & (HEAVY - {"torch"} | {"sympy"})  # sympy comes with torch's compiler, which takes two seconds
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["--version"]])

@@ -267,6 +267,8 @@ class CST(UserSettings, NeuralModel):
         self.kind_.check_coord_noise(self.coord_noise)
 
     def _fit(self, samples: Samples | LazyFrames, state: Path | None, progress: bool) -> None:
+        # Set by `Fitting`; an annotation in the class would be a setting.
+        self.noises_: tuple[tuple[float, ...], tuple[float, ...]]
         try:
             Fitting(self, samples).fit(state, progress)
         except BaseException:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from cstformer.data.checks import (
@@ -35,6 +33,7 @@ from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
 from cstformer.errors import CSTError, unknown
 from cstformer.models import recordings, scoring
+from cstformer.models.estimator import Estimator
 from cstformer.models.labelled import as_context, as_samples, labelled
 from cstformer.models.model_files import load_model, save_model
 from cstformer.starts.gaussian_process import Kernel
@@ -52,12 +51,8 @@ if TYPE_CHECKING:
 PRIOR = "prior."  # what the names of tensors of the prior begin with, in a model file
 
 
-class NotFitted(CSTError, NotFittedError):
-    """A model was asked before it was fitted."""
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class Model(BaseEstimator, ABC):
+class Model(Estimator, ABC):
     """A model of functions that were sampled at points or as frames.
 
     Attributes
@@ -101,19 +96,16 @@ class Model(BaseEstimator, ABC):
         return f"{type(self).__name__}({', '.join(changed)})"
 
     @classmethod
-    def _owner(cls) -> str:
-        """How messages about settings name this model."""
-        return f" of {cls.__name__}"
-
-    @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
         """Make a model with the settings of a preset and your changes to them.
 
         Parameters
         ----------
-        name : "default", "smoke" (seconds of training, to try things out), "paper" (as published), or another key of
-            `presets`
-        changes : settings by name, such as ``seed=1``; they override the preset
+        name : str
+            "default", "smoke" (seconds of training, to try things out), "paper" (as published), or another key of
+            `presets`.
+        changes : settings
+            Arguments of the class, such as ``seed=1``; they override the preset.
         """
         if name not in cls.presets:
             raise unknown("preset", name, cls.presets)
@@ -122,16 +114,6 @@ class Model(BaseEstimator, ABC):
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, as JSON has them: NumPy's numbers as Python's, arrays and tuples as lists."""
         return {name: _plain(getattr(self, name)) for name in setting_fields(type(self))}
-
-    def set_params(self, **settings: Any) -> Self:
-        """Change settings.
-
-        Parameters
-        ----------
-        settings : by name, such as ``seed=1``; an unknown one is refused, with the nearest valid one in the message
-        """
-        check_names(settings, type(self), self._owner())
-        return super().set_params(**settings)
 
     # Fitting
 
@@ -264,8 +246,9 @@ class Model(BaseEstimator, ABC):
         context : Samples, DataFrame or Dataset of one coordinate axis
         rivals : fitted models, optional
             Their curves are drawn too; by default that of the Gaussian process which CST begins with.
-        level : probability that the interval covers a new observation; by default 0.9, or the highest for which
-            enough samples were held out in the training
+        level : float, optional
+            Probability that the interval covers a new observation; by default 0.9, or the highest for which enough
+            samples were held out in the training.
         hidden : as the context, optional
             Points of the same samples that are not in the context; they are drawn, and the model does not see them.
         channels : names of the channels to draw; the first six by default
@@ -420,6 +403,8 @@ class Model(BaseEstimator, ABC):
     def _fitted(self) -> tuple[int, int]:
         """Return d and c of the training samples."""
         if not hasattr(self, "shape_"):
+            from cstformer.models.not_fitted import NotFitted  # scikit-learn: a fitted model does not wait for it
+
             name = type(self).__name__
             raise NotFitted(f"this {name} is not fitted yet; call fit(samples) or {name}.load(folder) first")
         return self.shape_

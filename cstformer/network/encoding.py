@@ -6,6 +6,7 @@ Coordinates are in the model's units, [0, 1]^d. Shapes: J Taylor coefficients, B
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -39,7 +40,7 @@ class FourierEncoding(nn.Module):
 
     def __init__(self, d: int, width: int, features: int, frequency: float):
         super().__init__()
-        self.register_buffer("frequencies", torch.randn(features, d) * frequency * 2 * math.pi)
+        self.register_buffer("frequencies", _drawn(features, d, lambda x: x * frequency * 2 * math.pi))
         self.register_buffer("straight", torch.ones(d), persistent=False)
         self.project = nn.Linear(2 * features + d, width)
 
@@ -105,8 +106,8 @@ class Nearness(nn.Module):
         self.register_buffer("period", torch.full((d,), 4.0), persistent=False)
         # In units of the spacing of neighbouring tokens, once `spread` has been called: offsets of about 0.7 and widths
         # between 0.37 and 0.82 (one sd), so that heads begin at the reader's own token and its neighbours.
-        self.offset = nn.Parameter(0.7 * torch.randn(heads, d))
-        self.log_width = nn.Parameter(math.log(0.55) + 0.4 * torch.randn(heads, d))
+        self.offset = nn.Parameter(_drawn(heads, d, lambda x: 0.7 * x))
+        self.log_width = nn.Parameter(_drawn(heads, d, lambda x: math.log(0.55) + 0.4 * x))
 
     def wrap(self, axis: int, period: float) -> None:
         """Measure distances along an axis around a circle of this circumference."""
@@ -142,3 +143,13 @@ class Nearness(nn.Module):
     def _strength(self) -> Float[Tensor, "heads 1 features"]:
         """Factor p / (2π s) of sines and cosines; keys and queries both carry it, which makes (p / 2π s)²."""
         return (self.period / (2 * math.pi) * torch.exp(-self.log_width)).repeat(1, 2)[:, None]
+
+
+def _drawn(rows: int, columns: int, scale: Callable[[Tensor], Tensor]) -> Tensor:
+    """Standard normal numbers, scaled; on the meta device, which only counts weights, their shape alone.
+
+    The first arithmetic on that device imports torch's compiler, which takes longer than reading a model.
+    """
+    if torch.get_default_device().type == "meta":
+        return torch.empty(rows, columns)
+    return scale(torch.randn(rows, columns))

@@ -43,7 +43,8 @@ class SkipReadout(PlainReadout):
         super().__init__(a)
         self.skip = Linear(a.c, a.c, bias=False)
         _zero(self.decode)
-        nn.init.eye_(self.skip.weight)
+        _zero(self.skip)
+        self.skip.weight.data.fill_diagonal_(1)  # `eye_` would import torch's compiler on the meta device
 
     def forward(self, token: Series, initial: Series) -> Series:
         """(J, B, m, width) and (J, B, m, c) → (J, B, m, c)."""

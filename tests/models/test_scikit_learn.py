@@ -4,8 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score, train_test_split
 from sklearn.utils import estimator_checks
@@ -164,3 +165,39 @@ def test_fitting_follows_the_conventions():
 def test_unknown_settings_of_a_rival_are_refused_by_name():
     refused(lambda: BASELINES["lstm"]().set_params(hiden=3), "hiden", "did you mean 'hidden'")
     refused(lambda: wave_model().set_params(widht=3), "did you mean 'width'")
+
+
+def test_a_notebook_shows_the_diagram_of_scikit_learn():
+    model = CST(seed=3)
+    shown = model._repr_mimebundle_()
+    assert shown["text/plain"] == "CST(seed=3)" and "sk-top-container" in shown["text/html"]
+    assert "sk-top-container" in model._repr_html_()
+    with config_context(display="text"):
+        assert not hasattr(model, "_repr_html_") and [*model._repr_mimebundle_()] == ["text/plain"]
+
+
+def test_metadata_is_routed_to_a_model():
+    samples = lines()
+    with config_context(enable_metadata_routing=True):
+        with pytest.raises(UnsetMetadataPassedError, match="progress"):
+            cross_val_score(LinearInterpolation(), samples, params={"progress": False}, cv=2)
+        model = LinearInterpolation()
+        assert model.set_fit_request(progress=True) is model
+        for asked in (model, clone(model), pickle.loads(pickle.dumps(model))):
+            assert asked.get_metadata_routing().fit.requests["progress"] is True
+            assert len(cross_val_score(asked, samples, params={"progress": False}, cv=2)) == 2
+        with pytest.raises(TypeError, match="Unexpected args"):
+            model.set_fit_request(nonsense=True)
+    with pytest.raises(AttributeError, match="set_transform_request"):  # there is no method `transform`
+        model.set_transform_request()
+
+
+def test_a_missing_attribute_says_what_is_missing():
+    model = CST()
+    with pytest.raises(AttributeError, match=r"'CST' object has no attribute 'network_'"):
+        model.network_  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'CST' object has no attribute '_nonsense'"):
+        model._nonsense  # noqa: B018
+    with pytest.raises(NotFittedError, match="not fitted yet"):  # raised by the property, and not lost on the way
+        model.n_parameters_  # noqa: B018
+    assert "n_parameters_" not in dir(model) and "fit" in dir(model)
