@@ -28,7 +28,8 @@ def on_files(files, config):
     """Add the pages that are in the root folder of the repository."""
     for name, page in ROOT_PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
-    results = (ROOT / "RESULTS.md").read_text()
+    # Charts of experiments that this version has not run show the numbers of the version before.
+    results = (ROOT / "RESULTS.md").read_text() + (ROOT / "docs" / "results_0.1.0.md").read_text()
     for page in [file for file in files.documentation_pages() if MARKER.search(file.content_string)]:
         text, images = replace_markers(page.content_string, results)
         files.remove(page)

@@ -131,6 +131,9 @@ def test_what_is_generated_is_there(site):
     others |= {"resolved", "latent"}
     assert {f"cstformer.CST.{name}" for name in methods - others} <= pages["api.html"].ids
     assert not [name for name in pages["api.html"].ids if re.search(r"\._[a-z]", name or "")], "private names"
+    api = re.sub(r"<[^>]+>", "", (out / "api.html").read_text())
+    for field in dataclasses.fields(cst.CST):  # defaults in the signature, not the calls that declare them
+        assert f"{field.name}={field.default!r}".replace("'", "&quot;") in api.replace('"', "&quot;")
     tex = (ROOT / "docs" / "how_it_works.md").read_text()
     assert pages["how_it_works.html"].equations == len(re.findall(r"\$\$.*?\$\$|\$[^$]+\$", tex, re.DOTALL))
     assert "arithmatex" not in (out / "how_it_works.html").read_text()

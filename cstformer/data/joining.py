@@ -32,8 +32,10 @@ def concatenated(parts: Sequence[Samples]) -> Samples:
     ids: list[int | str] | None = [i for part in parts for i in part.sample_ids]
     if ids and all(isinstance(i, int) for i in ids) and len(set(ids)) < len(ids):
         ids = None
-    arrays = {k: pad([a for p in parts for a in getattr(p, k)], n) for k in ("coords", "values")}
+    coords, values = (pad([a for p in parts for a in getattr(p, k)], n) for k in ("coords", "values"))
     seen = pad([a for p in parts for a in p.observed], n, False)
     origin = np.concatenate([part.origin for part in parts])
     window = first.window if all(part.window == first.window for part in parts) else None
-    return first.replace(**arrays, **known, observed=seen, origin=origin, sample_ids=ids, window=window)
+    return first.replace(
+        coords=coords, values=values, observed=seen, origin=origin, sample_ids=ids, window=window, **known
+    )

@@ -41,7 +41,9 @@ class LazyFrames:
     Parameters
     ----------
     path : any file that `load_movie` reads, except `.npz`
-    patch, window, stride : as in `frames_to_samples`
+    patch : as in `frames_to_samples`
+    window : as in `frames_to_samples`
+    stride : as in `frames_to_samples`
     key, channel, times, rate : as in `load_movie`
 
     Examples

@@ -159,8 +159,11 @@ class Modes:
         ----------
         frames : movie of the same frame size, as in `fit`
         times : (T,) increasing; those of the file by default, else 0, 1, 2...
-        window, stride : in frames. Cut the series into windows of this length, one every `stride` frames (default:
-            `window`), with times relative to the first frame of each, as `frames_to_samples` does.
+        window : int, optional
+            Cut the series into windows of this many frames, with times relative to the first frame of each, as
+            `frames_to_samples` does.
+        stride : int, optional
+            Frames from the beginning of a window to that of the next; `window` by default.
         time_unit : unit of `times`; "frame" when there are no times.
 
         Returns

@@ -34,10 +34,11 @@ def load_movie(
 
     Parameters
     ----------
-    path : TIFF stack or a folder of them, `.npy`, raw frames of wfield (`NAME_CHANNELS_H_W_DTYPE.dat`), a folder with
+    path : file or folder
+        TIFF stack or a folder of them, `.npy`, raw frames of wfield (`NAME_CHANNELS_H_W_DTYPE.dat`), a folder with
         `U.npy` and `SVT.npy`, NWB; or `.npz`, Zarr, NetCDF or HDF5 with one array of three or four dimensions.
     key : name of the movie, if the file has several such arrays; `SVT` or `SVTcorr`; the name of a series in NWB.
-    max_bytes : files that declare larger arrays are refused.
+    max_bytes : files that declare larger arrays are refused; 16 GiB by default.
     channel : the colour to read, from 0, if the movie has several; all by default.
     times : (T,) of the frames, or (T · C,) of all raw frames if C colours alternate; replaces the times of the file.
     rate : (raw) frames per second, if neither `times` nor the file says when frames were taken.

@@ -29,9 +29,11 @@ def frames_to_samples(
     ----------
     movie : (T, H, W), (T, H, W, C) or (N, T, H, W, C). NaN pixels are unobserved.
     patch : height and width of a patch; pixels that it adds beyond the frame are unobserved.
-    window, stride : in frames. Cut each movie into windows of this length, one every `stride` frames (default:
-        `window`). The times of a window are relative to its first frame, whose time goes to `origin`. Windows without
-        an observed pixel are dropped.
+    window : int, optional
+        Cut each movie into windows of this many frames. The times of a window are relative to its first frame, whose
+        time goes to `origin`. Windows without an observed pixel are dropped.
+    stride : int, optional
+        Frames from the beginning of a window to that of the next; `window` by default.
     times : (T,) increasing; 0, 1, 2... by default.
     mask : (H, W) bool, True where a pixel exists.
     time_unit : unit of `times`; "frame" when there are no times.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,8 @@ class Samples:
     units : unit of each axis, channel or covariate, by name. The unit of dates is "hours since 2024-05-01T00:00:00".
     origin : (N, d), what `windows` subtracted from the coordinates; zeros by default.
     layout : how patch tokens tile frames; `frames_to_samples` sets it.
-    covariates : (N, e), known at every coordinate and never predicted; NaN is missing. Or a dict of columns by name,
-        in which text becomes categories.
+    covariates : (N, e), or a dict of columns by name, optional
+        Known at every coordinate and never predicted; NaN is missing. In a dict, text becomes categories.
     covariate_names : names of the covariates.
     categories : labels of the covariates that hold numbers of categories, by name; a dict of columns sets it.
     calendar : "hour" (of the day), "weekday", "day" (of the year), for a model to read at every coordinate.
@@ -165,18 +166,39 @@ class Samples:
     def __repr__(self) -> str:
         return headline(self)
 
-    def replace(self, **changes: Any) -> Samples:
-        """Copy with some of the constructor arguments changed, by name.
+    def replace(
+        self,
+        *,
+        coords: ArrayLike | EllipsisType = ...,
+        values: ArrayLike | EllipsisType = ...,
+        observed: ArrayLike | EllipsisType | None = ...,
+        coord_names: Sequence[str] | EllipsisType | None = ...,
+        value_names: Sequence[str] | EllipsisType | None = ...,
+        sample_ids: Iterable[int | str] | EllipsisType | None = ...,
+        units: Mapping[str, str] | EllipsisType | None = ...,
+        origin: ArrayLike | EllipsisType | None = ...,
+        layout: PatchLayout | EllipsisType | None = ...,
+        covariates: ArrayLike | Mapping[str, ArrayLike] | EllipsisType | None = ...,
+        covariate_names: Sequence[str] | EllipsisType | None = ...,
+        categories: Mapping[str, Sequence[str]] | EllipsisType | None = ...,
+        calendar: str | Sequence[str] | EllipsisType | None = ...,
+        window: tuple[float, float, int] | EllipsisType | None = ...,
+        group: Group | EllipsisType = ...,
+    ) -> Samples:
+        """Copy with some of the constructor arguments changed; those that are not given (``...``) stay.
 
+        Examples
+        --------
         >>> Samples([0.0, 1.0], [[1.0, 2.0]]).replace(value_names=["u"]).value_names
         ('u',)
         """
+        given = {name: x for name, x in locals().items() if name in _FIELDS and x is not ...}
         kept = {name: getattr(self, name) for name in _FIELDS}
-        known = changes.get("covariates", self.covariates)
+        known = given.get("covariates", self.covariates)
         if known is None or isinstance(known, Mapping):  # others than before: the old names do not hold
-            units = {k: v for k, v in self.units.items() if k not in self.covariate_names or k in (known or ())}
-            kept |= {"covariate_names": None, "categories": None, "units": units}
-        return Samples(**kept | changes)
+            labels = {k: v for k, v in self.units.items() if k not in self.covariate_names or k in (known or ())}
+            kept |= {"covariate_names": None, "categories": None, "units": labels}
+        return Samples(**kept | given)
 
     def __getitem__(self, index: Any) -> Samples:
         try:
@@ -194,15 +216,47 @@ class Samples:
         return (self[i] for i in range(len(self)))
 
     @classmethod
-    def from_list(cls, pairs: Iterable[tuple[ArrayLike, ArrayLike]], **names: Any) -> Samples:
+    def from_list(
+        cls,
+        pairs: Iterable[tuple[ArrayLike, ArrayLike]],
+        *,
+        coord_names: Sequence[str] | None = None,
+        value_names: Sequence[str] | None = None,
+        sample_ids: Iterable[int | str] | None = None,
+        units: Mapping[str, str] | None = None,
+        origin: ArrayLike | None = None,
+        layout: PatchLayout | None = None,
+        covariates: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        covariate_names: Sequence[str] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None,
+        calendar: str | Sequence[str] | None = None,
+        window: tuple[float, float, int] | None = None,
+        group: Group = None,
+    ) -> Samples:
         """Build from ragged samples: pairs of coordinates (n_i, d) or (n_i,) and values (n_i, c) or (n_i,).
 
-        ``names`` are other arguments of `Samples`, such as ``value_names`` or ``units``.
+        The other arguments are those of `Samples`.
 
+        Examples
+        --------
         >>> Samples.from_list([([0, 1], [5, 6]), ([0, 1, 2], [7, 8, 9])]).point_observed.tolist()
         [[True, True, False], [True, True, True]]
         """
-        return cls(*stacked_pairs(pairs), **names)
+        return cls(
+            *stacked_pairs(pairs),
+            coord_names=coord_names,
+            value_names=value_names,
+            sample_ids=sample_ids,
+            units=units,
+            origin=origin,
+            layout=layout,
+            covariates=covariates,
+            covariate_names=covariate_names,
+            categories=categories,
+            calendar=calendar,
+            window=window,
+            group=group,
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[Samples]) -> Samples:
@@ -234,7 +288,8 @@ class Samples:
     def _reordered(self, order: np.ndarray) -> Samples:
         """Copy with points in `order` (N, n), which puts observed ones first; shared padding at the end is cut."""
         order = order[:, : self.point_observed.sum(axis=1).max(), None]
-        return self.replace(**{k: np.take_along_axis(getattr(self, k), order, axis=1) for k in _ARRAYS})
+        coords, values, observed = (np.take_along_axis(getattr(self, k), order, axis=1) for k in _ARRAYS)
+        return self.replace(coords=coords, values=values, observed=observed)
 
     def sorted(self) -> Samples:
         """Copy with the observed points of each sample first, sorted by coordinate (first axis slowest)."""
@@ -319,11 +374,11 @@ class Samples:
         path : `.npz`, `.csv`, `.tsv` (both also with `.gz`), `.parquet`, `.xlsx`, `.nc` or `.zarr`.
         coords : names of the coordinate columns (tables) or dims (gridded NetCDF, Zarr).
         values : names of the value columns or variables; all others by default.
-        covariates : names of the columns (tables) or variables over `sample` that are covariates; of an `.npz`, which
-            of its covariates to keep.
+        covariates : names of the covariates, optional
+            Columns of a table, or variables over `sample`; of an `.npz`, which of its covariates to keep.
         calendar, relative, group : see `from_frame`.
         form : separator, decimal mark and missing values of a text file; found from its first lines by default.
-        max_bytes : files that declare larger arrays are refused.
+        max_bytes : files that declare larger arrays are refused; 16 GiB by default.
         """
         with readable(path, f"{samples_suffix(path)} samples") as source:
             chosen = {} if calendar is None else {"calendar": calendar}
@@ -359,10 +414,12 @@ class Samples:
         values : names of the value columns; all others by default.
         covariates : names of columns that are constant within each sample; text becomes categories.
         calendar : "hour" (of the day), "weekday" and "day" (of the year), computed from the dates.
-        relative : whether dates count from the beginning of each sample, which `origin` keeps, or all from the first
-            date of the table. By default they are relative if every sample is shorter than half of the whole.
-        group : name of the column of samples; by default `sample`, if there is one. Without it all rows are one sample;
-            a table that looks like several is refused, unless group=False confirms that it is one.
+        relative : bool, optional
+            Whether dates count from the beginning of each sample, which `origin` keeps, or all from the first date of
+            the table. By default they are relative if every sample is shorter than half of the whole.
+        group : str or False, optional
+            Name of the column of samples; by default `sample`, if there is one. Without it all rows are one sample; a
+            table that looks like several is refused, unless group=False confirms that it is one.
         """
         return cls(**samples_from_table(frame, coords, values, covariates, relative, group), calendar=calendar)
 

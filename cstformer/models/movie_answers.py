@@ -150,8 +150,8 @@ class ModeAnswers(MovieAnswers):
     def _answer(self, at: np.ndarray) -> Float[np.ndarray, "parts m *frame"]:
         windows = list(zip(*self.windows(at), strict=True))
         pairs = [(self.clock[begin:end] - moved, self.values[begin:end]) for begin, end, moved in windows]
-        names = {"coord_names": self.series.coord_names, "value_names": self.series.value_names}
-        context = Samples.from_list(pairs, **names)
+        coord_names, value_names = self.series.coord_names, self.series.value_names
+        context = Samples.from_list(pairs, coord_names=coord_names, value_names=value_names)
         queries = (at - [moved for _, _, moved in windows])[:, None, None]
         if self.level is not None:
             context, queries = self.model._inputs(context, queries)
