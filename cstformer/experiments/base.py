@@ -334,7 +334,7 @@ def jsonable(x: Any) -> Any:
 def _present(result: dict[str, Any], out: Path, quiet: bool) -> None:
     page = write_report(out)
     console = Console()
-    for table in console_table(result):
+    for table in console_table(result, console.width):
         console.print(table)
     if not quiet:
         console.print(f"result: {out / 'result.json'}\nreport: {page}", highlight=False)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -316,24 +318,57 @@ def command_of(result: Mapping[str, Any]) -> str:
 # Console and Markdown ---------------------------------------------------------------------------------------
 
 
-def console_table(result: Mapping[str, Any]) -> list[Table]:
-    """Tables for `rich`: one per condition, with the best of each metric in bold, and one of the tests."""
+DETAILS = ("epochs", "steps", "parameters", "n", "± over seeds")
+"""Columns that a narrow console leaves out first, in this order."""
+NARROWEST = 16
+"""Characters to which a narrow console may fold the names of models."""
+
+
+def console_table(result: Mapping[str, Any], width: int) -> list[Table]:
+    """Tables for `rich`: one per condition, with the best of each metric in bold, and one of the tests.
+
+    Numbers are never folded. Names of models are; where this is not enough for ``width`` characters, columns are left
+    out, which a line below the table names: details first, then metrics from the last one on.
+    """
     tables = []
     for group in groups(result):
-        table = Table(title=Text(group.condition, style="italic"), title_justify="left")
-        for column in group.columns:
-            table.add_column(Text(column), justify="left" if column == "model" else "right", overflow="fold")
-        for line in group.lines:
-            table.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in line))
-        tables.append(table)
+        last = [*group.columns[:0:-1]]
+        metrics = [name for name in last[:-1] if name not in (*DETAILS, "training", "paper")]
+        lines = [[Text(cell.text, style="bold" if cell.best else "") for cell in line] for line in group.lines]
+        tables.append(_fitted(group.condition, group.columns, lines, (*DETAILS, *metrics, "training", "paper"), width))
     if result["tests"]:
-        table = Table(title=Text("tests", style="italic"), title_justify="left")
-        for i, column in enumerate(TEST_COLUMNS):
-            table.add_column(Text(column), justify="left" if i < 2 else "right", overflow="fold")
-        for texts in lines_of_tests(result):
-            table.add_row(*map(Text, texts))
-        tables.append(table)
+        lines = [[Text(text) for text in line] for line in lines_of_tests(result)]
+        tables.append(_fitted("tests", TEST_COLUMNS, lines, ("statistic", "n"), width, left=2))
     return tables
+
+
+def _fitted(
+    title: str, columns: Sequence[str], lines: list[list[Text]], spare: Sequence[str], width: int, left: int = 1
+) -> Table:
+    """Table of ``width`` characters, without as many ``spare`` columns as that takes; the first ``left`` may fold."""
+    cells = {name: [line[i] for line in lines] for i, name in enumerate(columns)}
+    widths = {name: max(map(cell_len, [*map(str, cells[name]), *name.split()])) for name in columns}
+    names = columns[:left]
+    folded = {name: min(widths[name], NARROWEST) for name in names}
+    gone: list[str] = []
+    for name in (None, *spare):
+        if name in widths:
+            gone.append(name)
+        kept = [column for column in columns if column not in gone]
+        room = width - 1 - sum(3 + (widths | folded)[column] for column in kept)  # a border and two spaces each
+        if room >= 0:
+            break
+    for name in names:  # what is left goes to the names, the first ones first
+        more = min(max(room, 0), widths[name] - folded[name])
+        folded[name], room = folded[name] + more, room - more
+    caption = Text(f"in the report: {', '.join(c for c in columns if c in gone)}") if gone else None
+    table = Table(title=Text(title, style="italic"), title_justify="left", caption=caption, caption_justify="left")
+    for name in kept:
+        justify: JustifyMethod = "left" if name in names else "right"
+        table.add_column(Text(name), justify=justify, overflow="fold", width=(widths | folded)[name])
+    for line in zip(*(cells[name] for name in kept), strict=True):
+        table.add_row(*line)
+    return table
 
 
 def markdown_tables(result: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from cstformer.report.results_page import write_results_md
 def print_out(result, width=120, styles=False):
     stream = io.StringIO()
     console = Console(file=stream, width=width, force_terminal=styles, color_system="standard" if styles else None)
-    for table in tables.console_table(result):
+    for table in tables.console_table(result, width):
         console.print(table)
     return stream.getvalue()
 
@@ -107,6 +107,29 @@ def test_console_shows_numbers_tests_and_bold(result):
     assert re.search(r"CST vs Transformer .*< 0\.0001 .*0\.930 .*150", text)
     bold = re.findall(r"\x1b\[1m([^\x1b]*\d[^\x1b]*)\x1b", print_out(result, styles=True))
     assert [b.strip() for b in bold] == ["0.0298 ± 0.0041", "1.12 ± 0.22", "0.074 ± 0.012", "1.40 ± 0.28"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_console_of_any_width_shows_whole_numbers(result, width):
+    for row in result["table"]:
+        row["metrics"] = {
+            f"{word} error": {"mean": 0.0298, "std": 0.0041, "n": 150} for word in ("first", "second", "third")
+        }
+        row |= {"model": row["model"] + " (paper preset), equal steps", "steps": 2000, "epochs": 286}
+    text = print_out(result, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text and text.count("0.0298 ± 0.0041") >= len(result["table"])
+    assert "first error" in text and "< 0.0001" in text
+    for column in ("second error", "third error", "paper", "parameters", "training", "steps", "epochs"):
+        assert column in text  # as a heading, or named below as one of the report
+    assert ("in the report:" in text) == (width < 200)
+
+
+def test_a_narrow_console_leaves_out_details_before_metrics(result):
+    result["table"] = [row | {"steps": 2000, "epochs": 286} for row in result["table"]]
+    clean = tables.console_table(result, 80)[0]
+    assert [str(column.header) for column in clean.columns] == ["model", "error", "paper", "roughness", "training"]
+    assert str(clean.caption) == "in the report: parameters, steps, epochs"
 
 
 def test_console_takes_square_brackets_as_text(result):
