@@ -173,4 +173,5 @@ def summary(x: Float[np.ndarray, "*seeds n"]) -> dict[str, float | int]:
 
 
 def _deviation(x: np.ndarray) -> float:
-    return float(np.std(x, ddof=1)) if len(x) > 1 else 0.0
+    # Equal numbers, such as the widths of intervals on a regular grid, differ from their mean by rounding.
+    return float(np.std(x, ddof=1)) if len(x) > 1 and np.ptp(x) > 1e-12 * np.abs(x).max() else 0.0

@@ -27,6 +27,7 @@ from cstformer.experiments.intervals.rows import (
     CST_ROW,
     ENSEMBLE,
     PROCESS,
+    RAW,
     ROWS,
     predict_cst,
     predict_ensemble,
@@ -44,9 +45,12 @@ from cstformer.experiments.intervals.task import (
 )
 from cstformer.experiments.metrics import paired_tests, summary
 from cstformer.experiments.training import ended_notes, finished_result
+from cstformer.report.main_table import comparison
 from cstformer.training.settings import PRESETS
 
 REPORTED = (0.8, 0.9, 0.95)
+WINKLER = "Winkler score at 90 %"
+"""Width, plus a penalty for values outside: small for intervals that are both narrow and true."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class IntervalsExperiment(Experiment):
             worst = worst_stratum(arrays)
             metrics |= {
                 "width at 90 %": summary(arrays["width"][SHOWN]),
-                "Winkler score at 90 %": summary(arrays["winkler"][SHOWN]),
+                WINKLER: summary(arrays["winkler"][SHOWN]),
                 "CRPS": summary(arrays["crps"]),
             }
             metrics |= {} if worst != worst else {"worst stratum at 90 %": {"mean": worst, "std": 0.0, "n": 1}}
@@ -131,6 +135,14 @@ class IntervalsExperiment(Experiment):
         tests = paired_tests(scores, [(CST_ROW, row, condition) for condition in found for row in ROWS[1:]])
         left_out = [f"{name} is left out: {why}" for name, why in missing_data(config.conditions).items()]
         return {
+            "main": [
+                entry
+                for condition in config.conditions
+                if condition not in SPIRALS[:-1]  # of the spirals, those with noise
+                for entry in comparison(
+                    table, f"intervals, {condition}", condition, WINKLER, CST_ROW, [ENSEMBLE], [PROCESS, RAW]
+                )
+            ],
             "table": table,
             "tests": tests,
             "figures": write_figures(planned_figures(found), out),

@@ -22,16 +22,17 @@ RELIABILITY = (
 )
 WIDTHS = (
     "Mean width of intervals of 90 %, against the distance in time of the query to the nearest observed point, both in "
-    "the units of the data."
+    "the units of the data. Data whose queries all have the same distance are left out."
 )
 
 
 def planned_figures(found: Found) -> list[PlannedFigure]:
-    """Both figures."""
-    return [
-        PlannedFigure("reliability.png", "Coverage against level", RELIABILITY, partial(reliability, found)),
-        PlannedFigure("widths.png", "Width against distance", WIDTHS, partial(widths, found)),
-    ]
+    """Both figures; the second needs queries at several distances."""
+    figures = [PlannedFigure("reliability.png", "Coverage against level", RELIABILITY, partial(reliability, found))]
+    several = {name: rows for name, rows in found.items() if all(len(arrays["gap"]) > 1 for arrays in rows.values())}
+    if several:
+        figures.append(PlannedFigure("widths.png", "Width against distance", WIDTHS, partial(widths, several)))
+    return figures
 
 
 @styled
@@ -58,8 +59,8 @@ def widths(found: Found) -> Figure:
         colours = colours_of(rows)
         for name, arrays in rows.items():
             ax.plot(arrays["gap"], arrays["gap_width"], color=colours[name], marker="o", ms=3, lw=1.2, label=name)
-        ax.set(title=condition, xlabel="distance to the nearest observation", ylabel="width at 90 %")
-        ax.set_ylim(bottom=0)
+        ax.set(title=condition, xlabel="distance in time", ylabel="width at 90 %")
+        ax.set_ylim(0, 1.08 * max(arrays["gap_width"].max() for arrays in rows.values()))
     return fig
 
 
