@@ -37,6 +37,8 @@ DETAILS = (
     "many run side by side as there are cores."
 )
 
+EARLIER = "Version 0.1.0 has numbers of most of them, [on a page of their own](docs/results_0.1.0.md)."
+
 
 def write_results_md(
     results: Sequence[Mapping[str, Any]],
@@ -83,7 +85,7 @@ def _first_screen(results: Sequence[Mapping[str, Any]], missing: Mapping[str, st
         parts.insert(0, f"![Error of CST over that of the best rival in each experiment]({figure})")
     if missing:
         commands = ", ".join(f"{name} (`{command}`)" for name, command in missing.items())
-        parts.append(f"Not run with this version yet: {commands}.")
+        parts.append(f"Not run with this version yet: {commands}. {EARLIER}")
     return [*parts, ABOUT]
 
 
