@@ -138,7 +138,11 @@ def _samples(x: Series, index: Tensor) -> Series:
 
 def _one_mask(name: str, coords: Coords, values: Values, exists: Exists, kernel: KernelRows | None) -> Start:
     """Start for channels that are observed at the same points."""
-    inner = STARTS[name](coords, values, exists, kernel)
+    return constant_outside(STARTS[name](coords, values, exists, kernel), coords, exists)
+
+
+def constant_outside(inner: Start, coords: Coords, exists: Exists) -> Start:
+    """A start that takes its value at the nearest point of the box of the observed coordinates outside of this box."""
     far = torch.finfo(coords.dtype).max
     low = coords.masked_fill(~exists[..., None], far).amin(1, keepdim=True)  # (B, 1, d)
     high = coords.masked_fill(~exists[..., None], -far).amax(1, keepdim=True)

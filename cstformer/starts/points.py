@@ -12,9 +12,12 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from cstformer.data.batch import Batch
+from cstformer.data.layout import PatchLayout
 from cstformer.data.samples import Samples
 from cstformer.data.units import Scaling
-from cstformer.starts.curves import Start, make_start
+from cstformer.starts.coupled import CoupledKernel, CoupledMean, CoupledSpread
+from cstformer.starts.coupled_fit import fit_coupled
+from cstformer.starts.curves import Start, constant_outside, make_start
 from cstformer.starts.frame_start import Smoother
 from cstformer.starts.gaussian_process import Kernel, posterior_weights
 from cstformer.starts.kernel_fit import SMOOTHNESS, fit_channels, fit_kernel
@@ -34,6 +37,11 @@ class Points(DataKind):
     """Points with coordinates of any dimension; see `DataKind`."""
 
     tries: ClassVar[bool] = True
+
+    def __init__(self, scaling: Scaling, layout: PatchLayout | None = None):
+        super().__init__(scaling, layout)
+        self.coupled: CoupledKernel | None = None
+        """Takes the place of the kernel where channels tell each other's missing cells."""
 
     @property
     def preset(self) -> str:
@@ -95,13 +103,38 @@ class Points(DataKind):
         """Noise that is independent between channels."""
         return tuple(independent_noise(kernel, batch.coords, batch.values, batch.observed, seed))
 
+    def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> str:
+        """Where single cells are missing, channels may also tell each other's cells.
+
+        Without missing cells a coupled process predicts nearly as well as one for each channel, and takes longer.
+        """
+        chosen = super().fit_prior(batch, start, seed, corruption)
+        if chosen == "smooth" and self.cell_gaps(batch) > 0:
+            assert self.kernel is not None
+            self.coupled = fit_coupled(self.kernel, batch.coords, batch.values, batch.observed, seed)
+        if self.coupled is not None:
+            alone = np.broadcast_to(self.noises, len(self.coupled.noises))
+            self.noises = tuple(np.minimum(alone, self.coupled.noises.numpy()).tolist())
+        return chosen
+
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
         """Interpolate the observed values."""
+        if name == "smooth" and smoother is None and self.coupled is not None:
+            mean = CoupledMean(self.coupled, batch.coords, batch.values, batch.observed)
+            return constant_outside(mean, batch.coords, batch.exists)
         kernel = smoother if isinstance(smoother, Kernel) else self.kernel
         return make_start(name, batch.coords, batch.values, batch.observed, kernel)
 
+    def network_options(self, start: str, pattern: str) -> dict[str, Any]:
+        """With coupled channels, context tokens carry what the start knows of their missing cells."""
+        split = pattern == "context" and start == "smooth" and self.coupled is not None
+        return super().network_options(start, pattern) | {"split_context": split}
+
     def posterior_mean(self, batch: Batch) -> Callable[[Tensor], Tensor]:
         """K(x, X) (K + σ²I)⁻¹ y; unlike the start ``smooth`` it returns to the mean far from the data."""
+        if self.coupled is not None:
+            coupled = CoupledMean(self.coupled, batch.coords, batch.values, batch.observed)
+            return lambda x: coupled(series.constant(x)).value
         kernel = self.kernel
         assert kernel is not None, "fit the kernel first"
         coords, values, mask = one_mask(batch, fold=bool(kernel.channels))
@@ -118,6 +151,8 @@ class Points(DataKind):
 
     def spread(self, start: str, batch: Batch) -> Callable[[Tensor, MultiIndex], Tensor]:
         """Posterior variance of the process of each channel."""
+        if start == "smooth" and self.coupled is not None:
+            return CoupledSpread(self.coupled, batch.coords, batch.observed)
         assert self.kernel is not None, "fit the kernel first"
         return Spread(self.kernel, batch.coords, batch.observed)
 
@@ -128,8 +163,19 @@ class Points(DataKind):
     def describe(self) -> dict[str, Any]:
         """As JSON."""
         kernel = None if self.kernel is None else dataclasses.asdict(self.kernel)
-        fitted = {"kernel": kernel, "noises": list(self.noises), "waves": None, "trust": None}
+        coupled = None if self.coupled is None else self.coupled.describe()
+        fitted = {"kernel": kernel, "coupled": coupled, "noises": list(self.noises), "waves": None, "trust": None}
         return {"scaling": self.scaling.describe(), "layout": None} | fitted
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The coupled kernel, if there is one."""
+        return {} if self.coupled is None else self.coupled.tensors()
+
+    def restore_tensors(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Inverse of `tensors`."""
+        if about.get("coupled") is not None:
+            d, c = len(self.scaling.low), len(self.scaling.mean)
+            self.coupled = CoupledKernel.from_tensors(tensors, about["coupled"], d, c)
 
     @classmethod
     def from_description(cls, about: dict[str, Any]) -> Self:

@@ -8,6 +8,7 @@ import torch
 from small_models import blob, known_kernel, patched_kernel, waves
 
 from cstformer import CSTError, PatchLayout, Samples, frames_to_samples
+from cstformer.starts.coupled import CoupledMean
 from cstformer.starts.curves import make_start
 from cstformer.starts.frame_start import frame_start
 from cstformer.starts.frames import Frames
@@ -268,10 +269,30 @@ def test_each_kind_fits_what_its_starts_need():
 
 def test_points_start_with_the_fitted_kernel_or_another():
     kind, batch = fitted(curves)
+    kind.coupled = None
     at = constant(torch.rand(6, 5, 1, dtype=torch.float64))
     for smoother, kernel in ((None, kind.kernel), (KERNEL, KERNEL)):
         want = make_start("smooth", batch.coords, batch.values, batch.observed, kernel)(at)
         assert torch.equal(kind.start("smooth", batch, smoother)(at).value, want.value)
+
+
+def test_channels_that_tell_each_other_are_coupled_where_cells_are_missing():
+    kind, batch = fitted(curves)
+    assert kind.coupled is not None  # both channels of a sample are waves of one frequency
+    at, noises = constant(batch.coords), kind.noises
+    want = CoupledMean(kind.coupled, batch.coords, batch.values, batch.observed)(at)
+    assert torch.equal(kind.start("smooth", batch)(at).value[batch.exists], want.value[batch.exists])
+    assert torch.equal(kind.posterior_mean(batch)(batch.coords), want.value)
+    assert kind.network_options("smooth", "context")["split_context"]
+    assert not kind.network_options("linear", "context")["split_context"]
+    assert (torch.tensor(noises) <= kind.coupled.noises).all()
+    again = kind_from(json.loads(json.dumps(kind.describe())))
+    again.restore_tensors(kind.tensors(), kind.describe())
+    assert torch.equal(again.start("smooth", batch)(at).value[batch.exists], want.value[batch.exists])
+    kind, batch = batch_of(waves())
+    with patched_kernel():
+        kind.fit_prior(batch, "smooth", 0)
+    assert kind.coupled is None  # no cell is missing
 
 
 def test_frames_start_with_the_waves_or_the_trust_or_a_kernel():
