@@ -134,7 +134,7 @@ class Fitting:
             self._take(changes)
             return self._try(model.mu_, steps, trials.minutes(left, steps, budget), title if progress else None)
 
-        search = trials.Trials(budget, judge)
+        search = trials.Trials(budget, judge, trials.weighs_visible(model, model.kernel_))
         chosen = search.choose(found)
         self._take(chosen)
         return TrainingReport(trials=search.tried, chosen=chosen)

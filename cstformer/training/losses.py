@@ -23,23 +23,30 @@ Weights = Sequence[float] | None
 """A weight for each channel; None if all count the same."""
 
 
-def data_term(y: Tensor, data: Tensor, observed: Tensor, p: float, weights: Weights = None) -> Tensor:
+def data_term(
+    y: Tensor, data: Tensor, observed: Tensor, p: float, weights: Weights = None, cells: Tensor | None = None
+) -> Tensor:
     """Mean of |y − data|^p over observed cells (..., c), or their maximum for p = ∞.
 
     With weights w of the channels it is the weighted mean Σ w |y − data|^p / Σ w over observed cells; for p = ∞ the
     maximum of w |y − data|, where the largest weight counts as 1. A patch (..., pixels · channels) repeats the weights
-    for each of its pixels.
+    for each of its pixels. ``cells``, of the shape of y, are further weights, of single cells.
 
     >>> y, data = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 4.0])
     >>> data_term(y, data, torch.tensor([True, False]), p=2.0)
     tensor(4.)
     >>> data_term(y, data, torch.tensor([True, True]), p=2.0, weights=[1, 2])
     tensor(2.)
+    >>> data_term(y, data, torch.tensor([True, True]), p=2.0, cells=torch.tensor([0.0, 3.0]))
+    tensor(1.)
     """
-    if weights is None:
+    if weights is None and cells is None:
         return _norm_power((y - data)[observed], p)
-    w = y.new_tensor(weights) / max(weights)  # equal weights are 1, so that they change no digit
-    w = w.repeat(y.shape[-1] // len(w)).expand_as(y)[observed]
+    w = torch.ones_like(y)
+    if weights is not None:
+        channel = y.new_tensor(weights) / max(weights)  # equal weights are 1, so that they change no digit
+        w = channel.repeat(y.shape[-1] // len(channel)).expand_as(y)
+    w = (w if cells is None else w * cells)[observed]
     error = (y - data)[observed]
     if math.isinf(p):
         return sharing.maximum(w * error.abs())

@@ -67,23 +67,27 @@ class SobolevObjective:
     def loss(self, batch: Batch, generator: Generator) -> Tensor:
         """Loss of a training step; everything random comes from ``generator``."""
         s, batch = self.settings, trimmed(batch)
+        weights = None
         keep = self.disturbance.keep(batch.observed, batch.exists, generator, batch.frame)
         context, target = self.disturb(batch, keep, generator)
         if self.cleans:
             target = self.kind.clean(batch, target)
         low, high = sampling.box(batch.coords, batch.exists)
         dummies = sampling.dummy_coords(s.dummy_law, low, high, s.dummies, generator)
+        if s.visible != 1:
+            weights = torch.where(context.observed, s.visible, 1.0).to(target)
         points = batch
         if self.shifts and int(torch.randint(2, (), generator=generator)) == 0:
             points, target = self.kind.shift(batch, target, generator)
         if points.coords.shape[1] > MAX_QUERIES and s.pattern == "context":
             some = self._some_queries(points.exists, context.exists, generator)
             points = points.pick(some)
-            target = target.gather(1, some[..., None].expand(-1, -1, target.shape[-1]))
+            pick = lambda x: x.gather(1, some[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
+            target, weights = pick(target), None if weights is None else pick(weights)
         every = self._every()
         order = self.plan.order if every == 1 or int(torch.randint(every, (), generator=generator)) == 0 else 0
         at_real, at_dummies = self.answers(context, points, dummies, order, generator)
-        return self.combine(at_real, target, points.observed, at_dummies, every * self.mu)
+        return self.combine(at_real, target, points.observed, at_dummies, every * self.mu, weights)
 
     def disturb(self, batch: Batch, keep: Tensor, generator: Generator) -> tuple[Batch, Tensor]:
         """The context of a step, and the targets of all real points."""
@@ -110,11 +114,17 @@ class SobolevObjective:
         return 1 if s.root or math.isinf(s.p) or self.plan.order == 0 else s.sobolev_every
 
     def combine(
-        self, at_real: Tensor, target: Tensor, observed: Tensor, at_dummies: series.Series | None, mu: float
+        self,
+        at_real: Tensor,
+        target: Tensor,
+        observed: Tensor,
+        at_dummies: series.Series | None,
+        mu: float,
+        weights: Tensor | None = None,
     ) -> Tensor:
-        """Data term at real points plus μ times the Sobolev term at dummy points."""
+        """Data term at real points, of cells with these weights, plus μ times the Sobolev term at dummy points."""
         s = self.settings
-        data = losses.data_term(at_real, target, observed, s.p, s.channel_weights)
+        data = losses.data_term(at_real, target, observed, s.p, s.channel_weights, weights)
         sobolev = data.new_zeros(()) if at_dummies is None else losses.sobolev_term(at_dummies, self.plan, s.p)
         return losses.combine(data, sobolev, mu, s.p, s.root)
 

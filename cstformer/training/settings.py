@@ -91,6 +91,9 @@ class SobolevSettings:
         low=0,
     )
     root: bool = setting(False, "take the final 1/p root of the loss")
+    visible: float = setting(
+        1.0, "weight of a visible cell in the loss, where that of a hidden one is 1", low=0, high=1
+    )
     sobolev_every: int = setting(4, "compute the Sobolev term in one step of N, weighted by N", low=1)
     dummies: int = setting(10, "dummy points per sample and step", low=0, high=2**15)
     dummy_law: str = setting("stratified", "where dummy points fall", ("uniform", "stratified", "regular"))
@@ -236,6 +239,7 @@ FRAMES: dict[str, Any] = {
     "order": 1,
     "sobolev_every": 16,
     "hide": 0.3,
+    "visible": 1.0,
     "batch": 4,
     "steps": 3000,
     "learning_rate": 2.5e-3,
@@ -258,6 +262,9 @@ class UserSettings(Settings):
     order: int | str = _by_kind("order")  # type: ignore[assignment]
     sobolev_every: int | str = _by_kind("sobolev_every")  # type: ignore[assignment]
     hide: float | str = automatic("hide", "0.3 for frames, and for points by short trials")  # type: ignore[assignment]
+    visible: float | str = automatic(  # type: ignore[assignment]
+        "visible", "1, or a tenth where a short trial of rough points says so"
+    )
     batch: int | str = _by_kind("batch")  # type: ignore[assignment]
     steps: int | str = _by_kind("steps")  # type: ignore[assignment]
     learning_rate: float | str = _by_kind("learning_rate")  # type: ignore[assignment]
@@ -300,6 +307,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "p": 3.0,
         "mu": "search",
         "sobolev_every": 16,
+        "visible": 1.0,
         "dummies": 500,
         "dummy_law": "uniform",
         "hide": 0.0,

@@ -76,6 +76,22 @@ def test_a_short_training_has_no_trials():
     assert fit_quickly(CST.preset("smoke"), waves()).report_.trials == []
 
 
+@pytest.mark.parametrize(("lighter", "wins"), [(0.99, True), (1.0, False), (math.nan, False)])
+@pytest.mark.parametrize("alone", [True, False])
+def test_less_weight_on_visible_cells_needs_to_be_better_only(lighter, wins, alone):
+    found = [PROPOSAL] if alone else trials.candidates(UserSettings(), ROUGH, spacing=0.02)
+    run = trials.Trials(240, lambda changes, steps, title: lighter if "visible" in changes else 1.0, visible=True)
+    assert run.choose(found) == PROPOSAL | ({"visible": trials.LESS_VISIBLE} if wins else {})
+    assert sum(t["steps"] for t in run.tried) <= 240
+    assert run.tried[-1]["settings"] == PROPOSAL | {"visible": trials.LESS_VISIBLE}
+
+
+def test_visible_cells_are_weighed_where_noise_and_roughness_look_alike():
+    assert trials.weighs_visible(UserSettings(), ROUGH) and not trials.weighs_visible(UserSettings(), SMOOTH)
+    assert not trials.weighs_visible(UserSettings(visible=0.5), ROUGH)
+    assert not trials.weighs_visible(UserSettings(hide=0.0), ROUGH)
+
+
 def test_minutes_are_shared_as_the_steps_are():
     assert trials.minutes(None, 10, 100) is None
     assert trials.minutes(5.0, 25, 100) == pytest.approx(5.0 * trials.SHARE / 4)

@@ -288,3 +288,19 @@ def test_noise_on_tokens_leaves_the_start_clean(noise_on, monkeypatch):
     # Validation has no noise.
     Validation(o, points, seed=0).score()
     assert len(seen) > 1 and all(bool(torch.isin(c.values, points.values).all()) for c, _, _ in seen[1:])
+
+
+@pytest.mark.parametrize("visible", [0.0, 0.25, 1.0])
+def test_visible_cells_count_as_the_setting_says(visible, monkeypatch):
+    """A network that answers with its start: the loss is the weighted mean of the errors of the start."""
+    o, points = objective(start="linear", mu=0.0, visible=visible), batch()
+    shown = {}
+    disturb = o.disturb
+    monkeypatch.setattr(o, "disturb", lambda *a: shown.setdefault("context", disturb(*a)))
+    loss = float(o.loss(points, generator(4)).detach())
+    context, target = shown["context"]
+    with torch.no_grad():
+        answer, _ = o.answers(context, points, torch.zeros(2, 1, 1), 0)
+    weights = torch.where(context.observed, visible, 1.0) * points.observed
+    assert 0 < int(context.observed.sum()) < int(points.observed.sum())
+    assert loss == pytest.approx(float((weights * (answer - target) ** 2).sum() / weights.sum()), rel=1e-5)
