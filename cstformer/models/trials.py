@@ -2,8 +2,8 @@
 
 The spacing of the points and the length scales of the data propose candidates. Successive halving (Jamieson & Talwalkar
 2016) trains all of them for a few steps and the best again for longer, each from the same first weights. Candidates are
-judged at held-out points and cells, without noise and without the Sobolev term. The winner then meets itself with less weight on
-visible cells. All trials together take at most `SHARE` of the steps and of the time allowed.
+judged at held-out points and cells, without noise and without the Sobolev term. The winner then meets itself with less
+weight on visible cells. All trials together take at most `SHARE` of the steps and of the time allowed.
 """
 
 from __future__ import annotations
