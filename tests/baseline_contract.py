@@ -50,6 +50,7 @@ CURVE_CASES = {
     "linear": Case(0.25),
     "cubic": Case(0.1),
     "gp": Case(0.05),
+    "co-kriging": Case(0.05),
     "last": Case(0.8),
     "boosting": Case(0.25),  # that of the line which it corrects
     "transformer": Case(0.25, dict(steps=250, batch=16, learning_rate=5e-3)),
@@ -67,6 +68,7 @@ MOVIE_CASES = {
     "linear": Case(0.25),
     "cubic": Case(0.1),
     "gp": Case(0.05),
+    "co-kriging": Case(0.05),
     "transformer": Case(0.35, dict(steps=150, batch=16, learning_rate=1e-2)),
     "transformer-linear": Case(0.4, dict(steps=150, batch=16, learning_rate=1e-2)),
     "transformer-spline": Case(0.4, dict(steps=150, batch=16, learning_rate=1e-2)),

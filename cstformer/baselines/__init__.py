@@ -8,6 +8,7 @@ from cstformer.baselines.boosting import GradientBoosting
 from cstformer.baselines.filters import CopyInput, MedianFilter, NonLocalMeans, SwitchingMedian
 from cstformer.baselines.fourier_operators import FNO2D, FNO3D
 from cstformer.baselines.interpolation import (
+    CoKriging,
     CopyNearest,
     CubicSpline,
     GaussianProcess,
@@ -32,6 +33,7 @@ BASELINES: dict[str, type[Model]] = {
     "linear": LinearInterpolation,
     "cubic": CubicSpline,
     "gp": GaussianProcess,
+    "co-kriging": CoKriging,
     "boosting": GradientBoosting,
     "wiener": WienerCubic,
     "space-time-wiener": SpaceTimeWiener,
@@ -65,6 +67,7 @@ __all__ = [
     "LSTM",
     "BertTransformer",
     "BlindSpot",
+    "CoKriging",
     "ConvGRU",
     "ConvLSTM",
     "CopyInput",

@@ -27,6 +27,7 @@ from cstformer.data.samples import Samples
 from cstformer.models.model import Model
 from cstformer.starts.frame_start import Smoother
 from cstformer.starts.frames import Frames
+from cstformer.starts.points import Points
 from cstformer.taylor import series
 from cstformer.training.settings import setting
 
@@ -218,6 +219,23 @@ class GaussianProcess(_Field):
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any], d: int, c: int) -> None:
         if self.kernel_ is None:
             raise ValueError("kernel is missing")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CoKriging(GaussianProcess):
+    """Gaussian processes of the channels that know of each other, where single cells of points are missing.
+
+    The processes are those of the start ``smooth`` (`starts.coupled`). Where the coupling does not predict hidden cells
+    better, and for frames, it is `GaussianProcess`.
+    """
+
+    name: ClassVar[str] = "co-kriging"
+    label: ClassVar[str] = "Co-kriging"
+
+    def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
+        super()._fit(samples, state, progress)
+        if isinstance(self.kind_, Points):
+            self.kind_.couple(self.kind_.batch(samples, torch.float64, torch.device("cpu")), self.seed)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

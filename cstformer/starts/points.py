@@ -104,18 +104,23 @@ class Points(DataKind):
         return tuple(independent_noise(kernel, batch.coords, batch.values, batch.observed, seed))
 
     def fit_prior(self, batch: Batch, start: str, seed: int, corruption: Corruption | None = None) -> str:
-        """Where single cells are missing, channels may also tell each other's cells.
+        """Fit the kernel, and the coupling of channels for the start that reads it."""
+        chosen = super().fit_prior(batch, start, seed, corruption)
+        if chosen == "smooth":
+            self.couple(batch, seed)
+        return chosen
+
+    def couple(self, batch: Batch, seed: int) -> None:
+        """Fit processes that know of each other, where single cells are missing that others may tell.
 
         Without missing cells a coupled process predicts nearly as well as one for each channel, and takes longer.
         """
-        chosen = super().fit_prior(batch, start, seed, corruption)
-        if chosen == "smooth" and self.cell_gaps(batch) > 0:
-            assert self.kernel is not None
+        assert self.kernel is not None, "fit the kernel first"
+        if self.cell_gaps(batch) > 0:
             self.coupled = fit_coupled(self.kernel, batch.coords, batch.values, batch.observed, seed)
         if self.coupled is not None:
-            alone = np.broadcast_to(self.noises, len(self.coupled.noises))
+            alone = np.broadcast_to(self.noises or self.kernel.noises, len(self.coupled.noises))
             self.noises = tuple(np.minimum(alone, self.coupled.noises.numpy()).tolist())
-        return chosen
 
     def start(self, name: str, batch: Batch, smoother: Smoother = None) -> Start:
         """Interpolate the observed values."""
