@@ -95,6 +95,18 @@ class Batch:
         """The first ``n`` points of each sample."""
         return self._map(lambda x: x[:, :n], keep=PER_SAMPLE)
 
+    def packed(self) -> Batch:
+        """The points that exist, in their order, without the gaps between them: as many as the fullest sample has.
+
+        >>> seen = torch.tensor([[[True], [False], [True]]])
+        >>> Batch(torch.tensor([[[0.0], [0.5], [1.0]]]), torch.zeros(1, 3, 1), seen).packed().coords.tolist()
+        [[[0.0], [1.0]]]
+        """
+        most = max(1, int(self.exists.sum(1).max()))
+        if most == self.exists.shape[1]:
+            return self
+        return self.pick(self.exists.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most])
+
     def shuffle(self, samples: Tensor, size: int) -> Callable[[Generator], Tensor] | None:
         """Make the function that orders these samples anew in every epoch; None where any order will do.
 

@@ -17,26 +17,37 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from cstformer.network.softmax_attention import softmax_attention
 from cstformer.taylor import series
 from cstformer.taylor.attention import softmax_sums
 from cstformer.taylor.series import Series, constant
 
 Exists = Bool[Tensor, "B n"]
 
-_FUSE_FROM = 2**14  # queries × keys above which torch's fused kernel is faster (plain pass on a CPU; speed only)
+# Plain passes on a CPU; speed and memory only.
+_FUSE_FROM = 2**14  # queries × keys above which torch's fused kernel is faster than `plain_attention`
+_KEEP = 2**24  # samples × heads × queries × keys up to which a training keeps the weights: 64 MB in float32 per layer
 
 
 def exact_attention(q: Series, k: Series, v: Series, exists: Exists) -> Series:
     """softmax(q kᵀ / √f) v over the keys that exist: (J, B, h, m, f_v).
 
-    Large plain passes use torch's fused kernel, small ones `plain_attention`, those with derivatives `softmax_sums`.
+    Plain passes with gradients use `softmax_attention`, those without, and very large ones, torch's fused kernel or,
+    if they are small, `plain_attention`. Passes with derivatives use `softmax_sums`.
     """
     if max(q.order, k.order, v.order) == 0:
+        if torch.is_grad_enabled() and _own_backward(q.coefs, k.coefs):
+            return constant(softmax_attention(q.value, k.value, v.value, exists))
         large = q.coefs.shape[-2] * k.coefs.shape[-2] > _FUSE_FROM
         return _fused_attention(q, k, v, exists) if large else plain_attention(q, k, v, exists)
     sums = softmax_sums(q.map(lambda c: c / math.sqrt(c.shape[-1])), k, v, exists)  # (J, B, h, m, f_v + 1)
     no_key = (~exists.any(-1)).to(sums.coefs)[:, None, None, None]  # (B, 1, 1, 1)
     return series.divide(sums.map(lambda c: c[..., :-1]), series.shift(sums.map(lambda c: c[..., -1:]), no_key))
+
+
+def _own_backward(q: Tensor, k: Tensor) -> bool:
+    """Whether `softmax_attention` can be used: not for the transforms of `torch.func`, which differentiate forward."""
+    return math.prod(q.shape[:-1]) * k.shape[-2] <= _KEEP and not torch._C._are_functorch_transforms_active()
 
 
 def _fused_attention(q: Series, k: Series, v: Series, exists: Exists) -> Series:

@@ -125,7 +125,12 @@ class ContinuousTransformer(nn.Module):
         return self._forward_joint(context, at, initial, maps, exists)
 
     def prepare(self, context: Batch, start: Callable[[Series], Series]) -> Batch:
-        """Add the initial values at the context's own points, if this network reads them."""
+        """Add the initial values at the context's own points, if this network reads them.
+
+        In a training step of the pattern ``context`` hidden points are left out, which nobody asks about here.
+        """
+        if torch.is_grad_enabled() and self.architecture.pattern == "context":
+            context = context.packed()
         if not self.architecture.split_context and self.architecture.view is None:
             return context
         with torch.no_grad():

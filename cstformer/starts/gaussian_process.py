@@ -34,6 +34,7 @@ from torch import Tensor
 
 from cstformer.system.described import TINY, number, numbers
 from cstformer.taylor import series
+from cstformer.taylor.recurrences import LOG2_E
 from cstformer.taylor.series import Series
 
 Coords = Float[Tensor, "B n d"]
@@ -126,9 +127,28 @@ class KernelRows:
 
     def covariance(self, x: Series, centres: Coords) -> Series:
         """k(x, centres): (J, B, m, n) from query coordinates (J, B, m, d) and centres (B, n, d)."""
+        if x.order == 0 and x.coefs.shape[-1] == 1 and self.smoothness is not None and not _differentiated(x.coefs):
+            return series.constant(self._on_a_line(x.value, centres))
         p, q = x.map(lambda c: c / self.lengthscales), centres / self.lengthscales
         correlation = _smooth(p, q) if self.smoothness is None else _matern(p, q, self.smoothness)
         return series.shift(correlation.map(lambda c: self.amplitude**2 * c), self.offset**2)
+
+    def _on_a_line(self, x: Float[Tensor, "B m 1"], centres: Float[Tensor, "B n 1"]) -> Float[Tensor, "B m n"]:
+        """Matérn covariances without derivatives, in place: every training step of series computes many of them."""
+        assert self.smoothness is not None
+        unit = math.sqrt(2 * self.smoothness) / self.lengthscales
+        s = (x * unit - (centres * unit).mT).abs_()
+        decay = (s * -LOG2_E).exp2_()  # as `recurrences.exponential`
+        if self.smoothness == 1.5:
+            decay.mul_(s.add_(1))
+        elif self.smoothness == 2.5:
+            decay.mul_(s.addcmul_(s, s, value=1 / 3).add_(1))
+        return decay.mul_(self.amplitude**2).add_(self.offset**2)
+
+
+def _differentiated(x: Tensor) -> bool:
+    """Whether autograd or a transform of `torch.func` follows what is computed from this tensor."""
+    return (torch.is_grad_enabled() and x.requires_grad) or torch._C._are_functorch_transforms_active()
 
 
 def _smooth(p: Series, q: Coords) -> Series:

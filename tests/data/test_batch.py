@@ -41,6 +41,17 @@ def test_points_are_chosen_for_each_sample():
     assert picked.initial.tolist() == [initial[0, [2, 0]].tolist(), initial[1, [1, 1]].tolist()]
 
 
+def test_packing_leaves_out_what_no_sample_needs():
+    """Sample 0 loses its middle point, sample 1 has two points already: two slots are left."""
+    observed = batch().observed.clone()
+    observed[0, 1] = False
+    packed = batch().replace(observed=observed).packed()
+    assert packed.coords[..., 0].tolist() == [[0.0, 1.0], [0.25, 0.75]]
+    assert packed.exists.all() and packed.frame.tolist() == [[0, 2], [0, 1]]
+    assert batch().packed().coords.shape == (2, 3, 1)  # sample 0 is full
+    assert batch().replace(observed=torch.zeros_like(observed)).packed().exists.tolist() == [[False], [False]]
+
+
 def test_appended_points_do_not_exist():
     more = batch().padded(2)
     assert more.coords.shape == (2, 5, 1) and more.patch.shape == (2, 5)

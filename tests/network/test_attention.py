@@ -191,20 +191,61 @@ def test_nystrom_memory_is_linear(pattern, order):
     assert sizes("joint", "exact", 500, 1)[0] >= 500 * 500  # the detector sees an n×n map where there is one
 
 
-def test_the_fused_kernel_equals_the_plain_one(monkeypatch):
-    """With masks, a sample without any key, and the gradient."""
+def outcomes_of(attend) -> list[torch.Tensor]:
+    """Answers and gradients with masks, keys that no sample of a piece has, and a sample without any key."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(3, 2, n, 4, generator=generator, requires_grad=True) for n in (5, 7, 7))
-    exists = torch.rand(3, 7, generator=generator) > 0.4
+    q, k, v = (torch.randn(4, 2, n, 4, generator=generator, dtype=torch.float64).requires_grad_() for n in (5, 7, 7))
+    exists = torch.rand(4, 7, generator=generator) > 0.4
+    exists[0] = True
     exists[1] = False
-    outcomes = []
-    for threshold in (0, 10**9):
-        monkeypatch.setattr("cstformer.network.attention._FUSE_FROM", threshold)
-        y = exact_attention(constant(q), constant(k), constant(v), exists).value
-        outcomes.append((y, *torch.autograd.grad(y.square().sum(), (q, k, v))))
-    for fused, plain in zip(*outcomes, strict=True):
+    exists[2, 4:] = False
+    y = attend(constant(q), constant(k), constant(v), exists).value
+    assert (y[1] == 0).all() and y[0].abs().max() > 0
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), (q, k, v))]
+
+
+def test_torchs_fused_kernel_equals_the_plain_one(monkeypatch):
+    monkeypatch.setattr("cstformer.network.attention._KEEP", 0)
+    monkeypatch.setattr("cstformer.network.attention._FUSE_FROM", 0)
+    for fused, plain in zip(outcomes_of(exact_attention), outcomes_of(plain_attention), strict=True):
         torch.testing.assert_close(fused, plain)
-    assert (outcomes[0][0][1] == 0).all()
+
+
+@pytest.mark.parametrize("piece", [1, 2 * 2 * 5 * 7, 2**20])
+def test_the_step_with_its_own_backward_is_the_plain_one(piece, monkeypatch):
+    """One sample a piece, two samples, all of them; and logits far apart, as those of nearness are."""
+    monkeypatch.setattr("cstformer.network.softmax_attention._PIECE", piece)
+    for size in (1.0, 30.0):
+
+        def scaled(attend, size=size):
+            return lambda q, k, v, exists: attend(q.map(lambda c: size * c), k.map(lambda c: size * c), v, exists)
+
+        own = outcomes_of(scaled(exact_attention))
+        for ours, plain in zip(own, outcomes_of(scaled(plain_attention)), strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
+
+
+def test_second_derivatives_through_the_own_backward():
+    """By autograd twice: the gradient's own gradient is that of the formula."""
+    q, k, v = (normal(1, 2, 3, 4, seed=s).requires_grad_() for s in (1, 2, 3))
+
+    def twice(attend) -> tuple[torch.Tensor, ...]:
+        y = attend(constant(q), constant(k), constant(v), everyone(3)).value
+        slopes = torch.autograd.grad(y.square().sum(), (q, k, v), create_graph=True)
+        return torch.autograd.grad(sum(s.square().sum() for s in slopes), (q, k, v))
+
+    for ours, plain in zip(twice(exact_attention), twice(plain_attention), strict=True):
+        assert plain.abs().max() > 0
+        torch.testing.assert_close(ours, plain)
+
+
+def test_a_training_step_of_attention_keeps_one_matrix_of_readers_and_keys():
+    """What autograd stores besides the inputs and the answer."""
+    q, k, v = (torch.randn(2, 2, 50, 4, requires_grad=True) for _ in range(3))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        exact_attention(constant(q), constant(k), constant(v), everyone(50, 2))
+    assert sum(n for n in kept if n > q.numel()) == 2 * 2 * 50 * 50
 
 
 @pytest.mark.parametrize("piece, keep", [(2**20, 2**20), (40, 2**20), (40, 0)])

@@ -326,6 +326,23 @@ def test_padding_queries_change_nothing_in_joint(attention):
     assert relative_error(all_context[context.exists], want_context[context.exists]) < 1e-10
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_hidden_points_are_left_out_of_a_training_step(split):
+    """With gradients the context is packed; the answers are those of the whole context."""
+    network, context, at = tiny_network(2, split_context=split), tiny_context(2), queries(2)
+    observed = context.observed.clone()
+    observed[:, 1] = False
+    hidden = context.replace(observed=observed)
+    start = start_of("linear", hidden)
+    packed = network.prepare(hidden, start)
+    assert packed.coords.shape[1] < hidden.coords.shape[1]
+    with torch.no_grad():
+        whole = network.prepare(hidden, start)
+        assert whole.coords.shape == hidden.coords.shape
+        want = network(whole, constant(at), start(constant(at)))[1].value
+    assert relative_error(network(packed, constant(at), start(constant(at)))[1].value, want) < 1e-10
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("start", STARTS)
 def test_order_of_context_points_changes_nothing(pattern, start):

@@ -83,6 +83,23 @@ def test_derivatives_of_the_covariance(d, smoothness):
         assert relative_error(math.factorial(j) * k.at(j)[0], want[j].reshape(k.value.shape)) < 1e-9
 
 
+@SMOOTH
+def test_values_of_the_covariance_are_those_of_its_series(smoothness):
+    """Without derivatives another way is taken; kernels of two channels, and a query at a centre."""
+    one = replace(KERNELS[1], smoothness=smoothness)
+    kernel = replace(one, channels=(one, replace(one, lengthscales=(0.1,), amplitude=0.4, offset=0.9)))
+    coords, _, at = data(1)
+    at[0, 0] = coords[0, 0]
+    before = at.clone(), coords.clone()
+    rows = kernel.rows(coords, torch.tensor([0, 1]))
+    values = rows.covariance(series.constant(at), coords).value
+    line = rows.covariance(series.straight_line(at, torch.ones(1, 1, dtype=torch.float64), 1), coords).value
+    torch.testing.assert_close(values, line, rtol=1e-12, atol=1e-13)
+    assert torch.equal(at, before[0]) and torch.equal(coords, before[1])
+    slope = torch.autograd.functional.jacobian(lambda x: rows.covariance(series.constant(x), coords).value.sum(), at)
+    assert slope.abs().min() > 0
+
+
 def draw(kernel: Kernel, samples: int, n: int, d: int, seed: int):
     coords = uniform(samples, n, d, seed=seed)
     values = [
