@@ -27,13 +27,16 @@ MONTHS = {"train": (0, 14), "validation": (14, 19), "test": (19, 24)}
 """Calendar months of each part, counted from the first month of the file; the last is not included."""
 WINDOW = 48  # hours
 
+Windows = tuple[np.ndarray, tuple[str, ...]]
+"""Standardised windows (N, 48, c), and the date on which each begins."""
+
 
 def ett_file() -> Path:
     """Path of the file, or a `CSTError` that says where to get it."""
     return published_file("ETTh1", FILE, SOURCE)
 
 
-def ett_task(share: float, part: str = "test", seed: int = 0) -> GapTask:
+def ett_task(share: float, part: str = "test", seed: int = 0, mixed: bool = False) -> GapTask:
     """Windows of ETTh1 with a share of their cells removed.
 
     Parameters
@@ -41,11 +44,15 @@ def ett_task(share: float, part: str = "test", seed: int = 0) -> GapTask:
     share : of the cells that are removed, between 0 and 1
     part : ``test``, or ``validation`` for the months between training and test
     seed : of the removed cells
+    mixed : deal the windows of all months to the parts at random, so that they are exchangeable; the published
+        protocol keeps the months in order
     """
     check_part(part)
     path = ett_file()
-    train, _ = _windows(path, "train")
-    scored, starts = _windows(path, part)
+    windows = {name: _windows(path, name) for name in ("train", part)}
+    if mixed:
+        windows = _mixed({name: _windows(path, name) for name in MONTHS}, seed)
+    (train, _), (scored, starts) = windows["train"], windows[part]
     rng = np.random.default_rng([seed, round(1000 * share)])
     kept, _ = remove_cells(train, share, rng)
     given, removed = remove_cells(scored, share, rng)
@@ -61,8 +68,17 @@ def ett_task(share: float, part: str = "test", seed: int = 0) -> GapTask:
     )
 
 
+def _mixed(parts: dict[str, Windows], seed: int) -> dict[str, Windows]:
+    """Deal the windows of all parts anew, as many to each as before."""
+    values, days = (np.concatenate([windows[k] for windows in parts.values()]) for k in (0, 1))
+    order = np.random.default_rng([seed, 13]).permutation(len(values))
+    ends = np.cumsum([len(one) for one, _ in parts.values()])
+    dealt = zip(parts, np.split(order, ends[:-1]), strict=True)
+    return {name: (values[mine], tuple(days[mine].tolist())) for name, mine in dealt}
+
+
 @lru_cache(maxsize=6)
-def _windows(path: Path, part: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _windows(path: Path, part: str) -> Windows:
     """Standardised windows (N, 48, c) of a part, and the date on which each begins."""
     dates, values, _ = _read(path)
     months = dates.astype("datetime64[M]").astype(int)

@@ -30,6 +30,7 @@ METHOD = "spline"
 NODES = 199  # exact to 1e-6 with the fourth-order rule
 MONTE_CARLO_SAMPLES = 10_000
 MONTE_CARLO_NODES = 100
+OBSERVATION_NOISE = 0.02  # of the published values
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def make_spirals(
     n_points: int = 100,
     seed: int = 0,
     *,
-    observation_noise: float = 0.02,
+    observation_noise: float = OBSERVATION_NOISE,
     monte_carlo_noise: bool = True,
     converged: bool = False,
     u: ArrayLike | None = None,

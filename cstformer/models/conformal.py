@@ -31,9 +31,16 @@ from cstformer.errors import CSTError
 
 # Shares of the process in the variance that are tried, see `fit_shares`: odds of process to noise from 1/1000 to 1000.
 SHARES = 1 / (1 + np.logspace(-3, 3, 61))
-# A normal prior of the logarithm of these odds, with this standard deviation, decides where the samples do not. Errors
-# of CST on spirals with noise have odds of 1/10, on clean ones of 1/20.
-ODDS_SD = 4.0
+# Priors, worth as much as one sample with one error; they decide where the samples do not. The first is normal, of the
+# logarithm of these odds. Errors of CST on spirals have odds of 1/10 to 1/30: with a standard deviation of 4, which
+# pulls them up, intervals of 90 % covered 88.5 % of noisy spirals, whose queries lie nearer to observations than any
+# point that can be hidden; with 10, 89.2 % (seeds 1 to 3).
+ODDS_SD = 10.0
+# The second is (1 + (x / w)²)^(-½) of x = log(β/σ²) where that is negative: errors have at least the noise of
+# observations. Without it, intervals of 90 % of a Gaussian process on clean and noisy spirals covered 83 to 92 %; with
+# it 85 to 93 %, and on average 90.5 and 88.1 % instead of 89.0 and 86.2 % (six seeds). Its tail is long because σ² is
+# an estimate, and far too large for data that are rougher than the process.
+NOISE_WIDTH = 0.3
 
 
 def check_level(level: float) -> None:
@@ -110,8 +117,8 @@ def fit_shares(
 
     Errors are taken to be normal with the variance :math:`\gamma\,(\omega s^2 + (1 - \omega)\,\sigma^2)`. For each
     share :math:`\omega` of the process the best :math:`\gamma` is the mean of the squared errors over the bracket, and
-    the share of the greatest likelihood wins. Then :math:`\alpha = \gamma \omega` and
-    :math:`\beta = \gamma (1 - \omega) \sigma^2`.
+    the share of the greatest likelihood, times the priors `ODDS_SD` and `NOISE_WIDTH`, wins. Then
+    :math:`\alpha = \gamma \omega` and :math:`\beta = \gamma (1 - \omega) \sigma^2`.
 
     Parameters
     ----------
@@ -132,8 +139,9 @@ def fit_shares(
     for share in SHARES:
         bracket = share * process + (1 - share) * noise**2
         factor = max(float(weights @ (squares / bracket)), 1e-100)  # its products with small variances stay above 0
-        prior = 0.5 * (math.log(share / (1 - share)) / ODDS_SD) ** 2 / count
-        score = 0.5 * (math.log(factor) + float(weights @ np.log(bracket))) + prior
+        odds, missing = math.log(share / (1 - share)), min(0.0, math.log(factor * (1 - share)))
+        prior = (odds / ODDS_SD) ** 2 + math.log1p((missing / NOISE_WIDTH) ** 2)
+        score = 0.5 * (math.log(factor) + float(weights @ np.log(bracket)) + prior / count)
         if score < best:
             best, found = score, (factor * share, factor * (1 - share) * noise**2)
     return found

@@ -49,6 +49,22 @@ def test_ett_splits_by_calendar_month_and_standardises_by_the_first_14(ett):
         assert (round(found.min()), round(found.max())) == months
 
 
+def test_ett_deals_all_windows_at_random(ett):
+    """Each window is in one part, and the parts have windows of the whole two years."""
+    parts = [ett_task(0.0, part, seed=1, mixed=True) for part in ("validation", "test")]
+    assert [(len(task.train), len(task.context)) for task in parts] == [(213, 76), (213, 72)]
+    assert np.array_equal(parts[0].train.values, parts[1].train.values)
+    first = np.concatenate([parts[0].train.values[:, 0, 0], *(task.truth[:, 0, 0] for task in parts)])
+    assert len(np.unique(first.round(6))) == 213 + 76 + 72
+    days = [day for task in parts for day in task.context.sample_ids]
+    assert min(days) < "2016-09" and max(days) > "2018-04"
+    training = ett[HOURS < "2017-09-01"]
+    hour = parts[1].truth[3, 0, 0] * training.std() + training.mean()
+    assert HOURS[round(hour)].strftime("%Y-%m-%dT%H") == parts[1].context.sample_ids[3]
+    other = ett_task(0.0, "test", seed=2, mixed=True)
+    assert other.context.sample_ids != parts[1].context.sample_ids
+
+
 def test_ett_removes_cells_by_seed_and_never_gives_what_it_asks(ett):
     task, same, other = ett_task(0.5, seed=1), ett_task(0.5, seed=1), ett_task(0.5, seed=2)
     assert task.asked.mean() == pytest.approx(0.5, abs=0.02)

@@ -69,6 +69,13 @@ def test_both_parts_of_a_variance_are_found(alpha, beta):
     assert found[1] == pytest.approx(beta, rel=0.3, abs=5e-4)
 
 
+def test_the_noise_decides_where_the_errors_do_not():
+    """Where s² is the same everywhere, β is at least the noise, and α the rest."""
+    errors = np.random.default_rng(5).normal(size=2000) * math.sqrt(0.05)
+    alpha, beta = fit_shares(errors**2, np.full(2000, 0.04), 0.1, np.repeat(np.arange(40), 50))
+    assert 0.009 < beta < 0.03 and alpha * 0.04 + beta == pytest.approx(0.05, rel=0.1)
+
+
 def test_samples_weigh_the_same_whatever_their_number_of_scores():
     """One long sample of large scores is one of eleven."""
     scores = np.concatenate([np.full(1000, 9.0), np.arange(10) / 10])

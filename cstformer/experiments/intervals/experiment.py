@@ -17,12 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.stats import norm
+
 from cstformer.data.samples import Samples
+from cstformer.datasets.spirals import OBSERVATION_NOISE
 from cstformer.errors import CSTWarning
 from cstformer.experiments.base import Cell, CellResult, Experiment, table_row
 from cstformer.experiments.figures import write_figures
 from cstformer.experiments.intervals.figures import planned_figures
-from cstformer.experiments.intervals.measures import LEVELS, SHOWN, measure, worst_stratum
+from cstformer.experiments.intervals.measures import LEVELS, SHOWN, measure, width_that_covers, worst_stratum
 from cstformer.experiments.intervals.rows import (
     CST_ROW,
     ENSEMBLE,
@@ -36,6 +40,7 @@ from cstformer.experiments.intervals.rows import (
 from cstformer.experiments.intervals.task import (
     CORTEX,
     ETT,
+    ETT_MIXED,
     FLOWS,
     PHYSIONET,
     SPIRALS,
@@ -44,6 +49,7 @@ from cstformer.experiments.intervals.task import (
     prepare_flows,
 )
 from cstformer.experiments.metrics import paired_tests, summary
+from cstformer.experiments.spirals.task import NOISE, NOISY
 from cstformer.experiments.training import ended_notes, finished_result
 from cstformer.report.main_table import comparison
 from cstformer.training.settings import PRESETS
@@ -57,7 +63,7 @@ WINKLER = "Winkler score at 90 %"
 class Config:
     """Sizes of a preset."""
 
-    conditions: tuple[str, ...] = (*SPIRALS, ETT, PHYSIONET, FLOWS, CORTEX)
+    conditions: tuple[str, ...] = (*SPIRALS, ETT, ETT_MIXED, PHYSIONET, FLOWS, CORTEX)
     samples: int = 500
     """Curves, and windows of the cortex; patients are eight times and flows half as many, but at least 100."""
     part: str = "test"
@@ -160,15 +166,25 @@ NOTES = (
     "Coverage is that of new observations, noise included: mean and standard deviation over samples. The worst stratum "
     "is the one of at least 500 cells, by distance to the nearest observation, by channel or, in the simulated cortex, "
     "by the noise of the pixel, whose coverage at 90 % is furthest from it.",
-    "ETTh1 is scored on later months than those that calibrate: its samples are not exchangeable.",
+    "ETTh1 is scored on later months than those that calibrate: its samples are not exchangeable. With mixed months "
+    "they are: the same windows, dealt to training and test at random.",
 )
 
 
 def _ratios(found: dict[str, dict[str, dict]]) -> list[str]:
-    """Width of CST over that of the calibrated process."""
-    return [
-        f"{condition}: intervals of CST at 90 % are {ratio:.2f} times as wide as those of the calibrated process."
-        for condition, rows in found.items()
-        if CST_ROW in rows and PROCESS in rows
-        for ratio in [rows[CST_ROW]["width"][SHOWN].mean() / rows[PROCESS]["width"][SHOWN].mean()]
-    ]
+    """Width of CST over that of the calibrated process, as they are and where both cover the same."""
+    notes = []
+    for condition, rows in found.items():
+        if not {CST_ROW, PROCESS} <= set(rows):
+            continue
+        promised = [rows[row]["width"][SHOWN].mean() for row in (CST_ROW, PROCESS)]
+        covering = [width_that_covers(rows[row], LEVELS[SHOWN]) for row in (CST_ROW, PROCESS)]
+        note = (
+            f"{condition}: intervals of CST at 90 % are {promised[0] / promised[1]:.2f} times as wide as those of the "
+            f"calibrated process, and those that do cover 90 % {covering[0] / covering[1]:.2f} times"
+        )
+        if condition.endswith(NOISY):
+            floor = 2 * norm.ppf((1 + LEVELS[SHOWN]) / 2) * np.hypot(NOISE, OBSERVATION_NOISE)
+            note += f"; an interval that knew the curve would be {floor / covering[1]:.2f} times as wide"
+        notes.append(f"{note}.")
+    return notes

@@ -108,3 +108,13 @@ def worst_stratum(arrays: dict[str, np.ndarray]) -> float:
     cells = np.concatenate([arrays[f"{name}_cells"] for name in names])
     large = coverage[cells >= FEWEST]
     return float(large[np.abs(large - LEVELS[SHOWN]).argmax()]) if len(large) else float("nan")
+
+
+def width_that_covers(arrays: dict[str, np.ndarray], share: float) -> float:
+    """Mean width of the intervals that do cover this share, between those of `LEVELS`.
+
+    >>> coverage, width = np.array([[0.4], [0.5], [0.6], [0.7], [0.8], [1.0]]), np.arange(6.0)[:, None]
+    >>> width_that_covers({"coverage": coverage, "width": width}, 0.9)
+    4.5
+    """
+    return float(np.interp(share, arrays["coverage"].mean(1), arrays["width"].mean(1)))

@@ -23,8 +23,10 @@ from cstformer.experiments.spirals.task import CONDITIONS, NOISE, NOISY, spiral_
 
 SPIRALS = tuple(f"spirals, {condition}" for condition in CONDITIONS)
 ETT, PHYSIONET, FLOWS = "ETTh1, 50 % removed", "PhysioNet", "Navier–Stokes, noise 0.1"
+ETT_MIXED = "ETTh1, months mixed"
+"""As `ETT`, but the windows of all months are dealt to training and test at random: exchangeable."""
 CORTEX = "simulated cortex"
-FILES: dict[str, Callable[[], Path]] = {ETT: ett_file, PHYSIONET: physionet_file}
+FILES: dict[str, Callable[[], Path]] = {ETT: ett_file, ETT_MIXED: ett_file, PHYSIONET: physionet_file}
 """Finds the file of each data set that has one, or raises a `CSTError` that says where to get it."""
 REMOVED = 0.5  # share of the cells of ETTh1
 GIVEN, FLOW_NOISE, PATCH = 10, 0.1, 8  # frames that are given of a movie, noise of a flow, and the side of a patch
@@ -99,8 +101,8 @@ def make_task(condition: str, samples: int, part: str, seed: int, out: Path) -> 
     seed : of everything random
     out : folder of the run, with the flows
     """
-    if condition == ETT:
-        return _from_gaps(ett_task(REMOVED, part, seed))
+    if condition in (ETT, ETT_MIXED):
+        return _from_gaps(ett_task(REMOVED, part, seed, mixed=condition == ETT_MIXED))
     if condition == PHYSIONET:
         return _from_gaps(physionet_task(part, seed, 8 * samples))
     if condition == FLOWS:
