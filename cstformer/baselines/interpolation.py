@@ -270,7 +270,10 @@ class SpaceTimeWiener(WienerCubic):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ModesGP(_Field):
-    """Frames projected onto spatial modes, then a Gaussian process in time for each: the ``modes`` start of CST."""
+    """Frames projected onto spatial modes, then a Gaussian process in time for each.
+
+    The modes are singular vectors, as labs use them. The ``modes`` start of CST turns them before (`modes.persistent`).
+    """
 
     name: ClassVar[str] = "modes-gp"
     label: ClassVar[str] = "Modes + Gaussian process"
@@ -282,7 +285,8 @@ class ModesGP(_Field):
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         assert isinstance(self.kind_, Frames)  # frames_only
         data = self.kind_.batch(samples, torch.float64, torch.device("cpu"))
-        self.kind_.modes = self.kind_.fit_modes(data, self.seed, None if self.rank == "auto" else int(self.rank))
+        rank = None if self.rank == "auto" else int(self.rank)
+        self.kind_.modes = self.kind_.fit_modes(data, self.seed, rank, turned=False)
 
     def _predict(self, context: Samples, queries: np.ndarray) -> np.ndarray:
         assert isinstance(self.kind_, Frames)

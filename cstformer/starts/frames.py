@@ -164,10 +164,10 @@ class Frames(DataKind):
             self.trust = fit_trust(self.grid.whole(some)[2], self.grid.whole(some.replace(values=given))[2])
         return chosen
 
-    def fit_modes(self, batch: Batch, seed: int, rank: int | None = None) -> FrameModes:
-        """Fit the modes of all frames; ``rank`` as in `modes.fit_modes`."""
+    def fit_modes(self, batch: Batch, seed: int, rank: int | None = None, turned: bool = True) -> FrameModes:
+        """Fit the modes of all frames; ``rank`` and ``turned`` as in `modes.fit_modes`."""
         times, exists, frames = self.grid.whole(batch)
-        return fit_modes(times, frames, exists, seed, rank)
+        return fit_modes(times, frames, exists, seed, rank, turned=turned)
 
     def check_prior(self, start: str) -> None:
         """Training needs the waves as well, the start ``modes`` the modes, and ``median`` the trust."""

@@ -1,11 +1,17 @@
 r"""Modes of frames: low rank in space, a Gaussian process in time for each mode.
 
-A frame is the mean frame plus K orthonormal modes :math:`U_k` times coefficients :math:`a_k(t)`, found by a truncated
-singular value decomposition of the training frames (`data.low_rank`). Observed coefficients are the inner products
-:math:`U_k \cdot (y - \bar y) = a_k + n_k`. Noise of neighbouring pixels that is correlated adds up in some modes and
-cancels in others, so each mode has its own noise variance. The fit of its kernel in time finds it, since the noise is
-what changes faster than any process between frames. The best linear estimate of :math:`a_k(t)` is then Gaussian-process
-regression with the kernel of the mode.
+A frame is the mean frame plus K modes :math:`U_k` times coefficients :math:`a_k(t)`. A truncated singular value
+decomposition of the training frames (`data.low_rank`) finds the space of the modes. Observed coefficients are those of
+least squares, :math:`a_k + n_k`. Noise of neighbouring pixels that is correlated adds up in some modes and cancels in
+others, so each mode has its own noise variance. The fit of its kernel in time finds it, since the noise is what changes
+faster than any process between frames. The best linear estimate of :math:`a_k(t)` is then Gaussian-process regression
+with the kernel of the mode.
+
+Singular vectors are ordered by variance, of the noise as well, and a fast and a slow process share them. One process
+for each of them is then not the best estimate. `persistent` therefore turns to the combinations that persist most from
+frame to frame (min/max autocorrelation factors, Switzer & Green 1984). These are uncorrelated with each other at the
+same time and from frame to frame. Rhythms, slow activity and noise that are mixed in singular vectors become modes of
+their own. The modes are then no longer orthogonal.
 
 Where pictures travel, many modes are needed, and `waves` has fewer numbers to estimate; `choosing` compares both.
 
@@ -15,6 +21,7 @@ Shapes: N or B samples, T frames, H × W pixels, C channels, K modes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +48,10 @@ GENEROUS = 2
 FASTEST = 2.0  # shortest lengthscale, in distances between frames: what changes faster cannot be interpolated
 KERNEL_NUMBERS = 2000  # coefficients of a mode that its kernel is fitted to
 KERNEL_SAMPLES = 100  # samples whose frames are hidden for `narrow`
+# Pairs of successive frames for each mode, below which modes are not turned: with few, noise persists by chance.
+PAIRS = 20
+TURN_RIDGE = 1e-6  # of the mean variance of a coefficient, added to all: modes without variance have no persistence
+GRAM_RIDGE = 1e-12  # keeps modes that are nearly the same apart
 JUDGES = 8  # modes, the first ones, that choose the smoothness
 
 
@@ -50,7 +61,7 @@ class FrameModes:
 
     mean: Float[Tensor, "H W C"]
     vectors: Float[Tensor, "K H W C"]
-    """Orthonormal modes; 0 at pixels that were never observed."""
+    """Modes of norm 1; 0 at pixels that were never observed."""
     scale: Float[Tensor, " K"]
     """Standard deviation of the observed coefficients."""
     kernel: Kernel
@@ -64,9 +75,17 @@ class FrameModes:
         return (self.vectors.square().flatten(1).mean(1) * self.scale**2).double()
 
     def coefficients(self, frames: Float[Tensor, "*n H W C"]) -> Float[Tensor, "*n K"]:
-        """Inner products of frames with the modes, over ``scale``."""
+        """Coefficients of least squares, over ``scale``."""
         flat = (frames - self.mean.to(frames)).flatten(-3)
-        return flat @ self.vectors.to(frames).flatten(1).T / self.scale.to(frames)
+        return flat @ self._filters.to(frames).T / self.scale.to(frames)
+
+    @functools.cached_property
+    def _filters(self) -> Float[Tensor, "K P"]:
+        """Pseudo-inverse of the modes: the modes themselves where they are orthonormal."""
+        flat = self.vectors.flatten(1).double()
+        gram = flat @ flat.T
+        ridge = GRAM_RIDGE * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        return torch.linalg.solve(gram + ridge, flat)
 
     def describe(self) -> dict[str, Any]:
         """A dict for JSON of what `tensors` does not hold."""
@@ -99,6 +118,7 @@ def fit_modes(
     seed: int = 0,
     rank: int | None = None,
     without: Float[Tensor, "M H W C"] | None = None,
+    turned: bool = True,
 ) -> FrameModes:
     """Fit modes and kernels to noisy frames; no clean frames are needed.
 
@@ -110,6 +130,7 @@ def fit_modes(
     seed : of the decomposition and of the samples that the kernels are fitted to
     rank : number of modes; by default `GENEROUS` times the one that predicts held-out pixels best
     without : frames that are left out of the decomposition, wherever they occur
+    turned : turn the singular vectors to the combinations that persist, where there are enough frames
     """
     height, width = frames.shape[2:4]
     matrix = FrameMatrix.of(distinct_frames(frames[exists], without))
@@ -127,12 +148,38 @@ def fit_modes(
     one = torch.ones(len(modes), dtype=torch.float64)
     found = FrameModes(mean.reshape(shape), flat.reshape(-1, *shape), one, Kernel((1.0,), 1.0, 1.0, 1.0))
     series = found.coefficients(frames.double().cpu())  # (N, T, K)
+    if turned:
+        pictures = persistent(series, exists.cpu()) @ flat
+        found = dataclasses.replace(found, vectors=pictures.reshape(found.vectors.shape))
+        series = found.coefficients(frames.double().cpu())
     scale = series[exists.cpu()].square().mean(0).sqrt().clamp_min(1e-12)
     kernel = fit_mode_kernels(times.double().cpu(), series / scale, exists.cpu(), seed)
     found = dataclasses.replace(found, scale=scale, kernel=kernel)
     some = slice(0, KERNEL_SAMPLES)
     narrow = narrow_variance(kernel.channels, found.shares, times[some].double().cpu(), exists[some].cpu())
     return dataclasses.replace(found, narrow=narrow)
+
+
+def persistent(series: Float[Tensor, "N T K"], exists: Bool[Tensor, "N T"]) -> Float[Tensor, "K K"]:
+    r"""Combinations of orthonormal modes, one a row of norm 1, in the order in which their coefficients persist.
+
+    With the covariance C of the coefficients a and that of successive ones, D, the weights r of a new coefficient
+    r · a solve :math:`D r = \lambda C r`, and λ is its correlation from frame to frame. The frames that belong to the
+    new coefficients are combinations of the modes with the rows of R⁻¹, where R has the weights as columns. The
+    identity, where too few frames follow each other.
+    """
+    count = series.shape[-1]
+    pair = exists[:, 1:] & exists[:, :-1]
+    before, after = series[:, :-1][pair], series[:, 1:][pair]
+    if len(before) < PAIRS * count:
+        return torch.eye(count, dtype=series.dtype)
+    every = series[exists]
+    same, next_ = every.T @ every / len(every), before.T @ after / len(before)
+    same = same + TURN_RIDGE * same.diagonal().mean() * torch.eye(count, dtype=same.dtype)
+    whiten = torch.linalg.inv(torch.linalg.cholesky(same))
+    turn = torch.linalg.eigh(whiten @ (next_ + next_.T) @ whiten.T / 2)[1].flip(1)
+    pictures = torch.linalg.inv(whiten.T @ turn)
+    return pictures / pictures.norm(dim=1, keepdim=True)
 
 
 def fit_mode_kernels(

@@ -13,7 +13,7 @@ from cstformer.starts.choosing import choose_modes, held_frames
 from cstformer.starts.frame_start import frame_movie, frame_start
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kinds import kind_of
-from cstformer.starts.modes import FrameModes, distinct_frames, fit_modes
+from cstformer.starts.modes import FrameModes, distinct_frames, fit_modes, persistent
 from cstformer.starts.waves import fit_waves
 from cstformer.taylor.derivatives import plan, up_to
 from cstformer.taylor.series import constant, straight_line
@@ -75,7 +75,8 @@ def modes(low_rank):
     return fit_modes(low_rank.times, low_rank.noisy, low_rank.exists)
 
 
-def test_rank_modes_and_noise_are_found(low_rank, modes):
+def test_rank_modes_and_noise_are_found(low_rank):
+    modes = fit_modes(low_rank.times, low_rank.noisy, low_rank.exists, turned=False)
     assert len(modes.vectors) == 2 * 3  # generous
     inner = modes.vectors.flatten(1)[:3] @ low_rank.maps.T
     assert torch.linalg.svdvals(inner).min() > 0.99
@@ -101,9 +102,56 @@ def test_noise_that_neighbours_share_is_found_in_each_mode():
     blurred = torch.nn.functional.avg_pool2d(torch.randn(N * T, 1, 20, 20, generator=generator), 5, 1)
     frames = data.noisy + blurred.double().reshape(N, T, *SIZE, 1)
     found = fit_modes(data.times, frames, data.exists, rank=3)
-    expected = (found.vectors.flatten(1) @ blurred.double().flatten(1).T).std(1)
+    expected = (torch.linalg.pinv(found.vectors.flatten(1)).T @ blurred.double().flatten(1).T).std(1)
     noise = torch.tensor([k.noise for k in found.kernel.channels]) * found.scale
     np.testing.assert_allclose(noise, expected, rtol=0.15)
+
+
+def test_signal_and_shared_noise_that_singular_vectors_mix_become_modes_of_their_own(monkeypatch):
+    """A process and noise that is white in time, of equal power, with maps at 60°: singular vectors mix them."""
+    monkeypatch.setattr(module, "KERNEL_NUMBERS", 600)
+    generator = torch.Generator().manual_seed(5)
+    first, other = torch.linalg.qr(torch.randn(256, 2, generator=generator, dtype=torch.float64))[0].T
+    maps = torch.stack([first, 0.5 * first + 0.75**0.5 * other])
+    factor = torch.linalg.cholesky(square_exponential(TIMES, TIMES, 0.5) + 1e-8 * torch.eye(T))
+    course, noise = 20 * torch.randn(2, N, T, generator=generator, dtype=torch.float64)
+    truth = ((course @ factor.T)[..., None] * maps[0]).reshape(N, T, *SIZE, 1)
+    noisy = truth + (noise[..., None] * maps[1]).reshape(truth.shape)
+    noisy = noisy + torch.randn(truth.shape, generator=generator, dtype=torch.float64)
+    times, exists = TIMES.expand(N, -1), torch.ones(N, T, dtype=torch.bool)
+    errors, angles = [], []
+    for turned in (True, False):
+        found = fit_modes(times, noisy, exists, rank=2, turned=turned)
+        answer = frame_movie("modes", times, exists, noisy, found).at_moments(times)
+        errors.append(float((answer - truth).square().mean()))
+        angles.append(float((found.vectors.flatten(1) @ maps.T).abs().diagonal().min()))
+    assert angles[0] > 0.99 and angles[1] < 0.95
+    assert errors[0] < 0.2 * errors[1]
+
+
+def test_modes_are_not_turned_by_few_frames():
+    series = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exists = torch.ones(2, 20, dtype=torch.bool)  # 38 pairs for 3 modes
+    np.testing.assert_array_equal(persistent(series, exists), np.eye(3))
+
+
+def test_turned_modes_do_not_correlate_with_each_other():
+    """At the same time and from frame to frame; frames that do not exist take no part."""
+    generator = torch.Generator().manual_seed(0)
+    series = torch.randn(80, 12, 4, generator=generator, dtype=torch.float64).cumsum(1)
+    series = series @ torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    exists = torch.ones(80, 12, dtype=torch.bool)
+    exists[::2, 7:] = False
+    pictures = persistent(torch.where(exists[..., None], series, torch.nan), exists)
+    new = series @ torch.linalg.inv(pictures)
+    pair = exists[:, 1:] & exists[:, :-1]
+    lagged = new[:, :-1][pair].T @ new[:, 1:][pair]
+    for cov in (new[exists].T @ new[exists], lagged + lagged.T):
+        scale = cov.diagonal().sqrt()
+        assert float((cov / scale / scale[:, None] - torch.eye(4)).abs().max()) < 1e-4
+    every, after = new[exists].square().mean(0), lagged.diagonal() / pair.sum()
+    assert bool((after / every).diff().lt(0).all())  # in the order in which they persist
+    np.testing.assert_allclose(pictures.norm(dim=1), 1)
 
 
 def some_modes(size=(10, 9), channels=2, count=3):
@@ -120,10 +168,11 @@ def test_frames_against_the_formula():
     times = torch.tensor([[0.0, 0.2, 0.4, 0.7, 1.0], [0.0, 0.3, 0.5, 0.6, 0.9]], dtype=torch.float64)
     at = torch.tensor([[0.1, 0.4], [0.55, 0.8]], dtype=torch.float64)
     found = frame_movie("modes", times, torch.ones(2, 5, dtype=torch.bool), frames, modes).at_moments(at)
+    filters = torch.linalg.pinv(modes.vectors.flatten(1))  # least squares: these modes are not orthogonal
     for b in range(2):
         want = modes.mean.clone().expand(2, -1, -1, -1).clone()
         for k, kernel in enumerate(modes.kernel.channels):
-            a = ((frames[b] - modes.mean) * modes.vectors[k]).sum((1, 2, 3))
+            a = (frames[b] - modes.mean).flatten(1) @ filters[:, k]
             cov = lambda s, t, kernel=kernel: square_exponential(s, t, kernel.lengthscales[0]) + 0.25  # noqa: E731
             inverse = torch.linalg.inv(cov(times[b], times[b]) + kernel.noise**2 * torch.eye(5, dtype=a.dtype))
             want += (cov(at[b], times[b]) @ inverse @ a)[:, None, None, None] * modes.vectors[k]
