@@ -14,7 +14,7 @@ from cstformer import __version__
 from cstformer.cli import bench, data, evaluate, explore, fit, models, plot, predict, report, run
 from cstformer.cli.common import Parser, in_options, unknown_option
 from cstformer.errors import CSTError, CSTWarning
-from cstformer.system.extras import missing
+from cstformer.system.extras import missing, need
 from cstformer.system.output import lost_output, use_lossy_output
 
 COMMANDS = (fit, predict, evaluate, plot, data, run, report, explore, bench, models)
@@ -50,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if extra:
             raise unknown_option(extra[0], args.parser)
+        if getattr(args, "scheduler", None) is not None:
+            need("distributed", for_what="--scheduler")  # before a command makes its output
         code = args.run(args)
         if reason := lost_output():
             print(f"cst: warning: standard output was lost ({reason})", file=sys.stderr)

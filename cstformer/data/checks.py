@@ -129,7 +129,8 @@ def check_outside(
     far = outside[:strict]
     refused = not _EXTRAPOLATE.get() and bool((far > MARGIN).any())
     axis = int(far.argmax() if refused else outside.argmax())
-    what = f"{OUTSIDE} by up to {outside[axis]:.1%} of its extent along {coord_names[axis]!r}"
+    how_far = f"up to {outside[axis]:.1%}" if outside[axis] >= 0.001 else "less than 0.1%"
+    what = f"{OUTSIDE} by {how_far} of its extent along {coord_names[axis]!r}"
     if refused:
         raise CSTError(f"{what}; extrapolate=True answers them all the same, but {_HELD}")
     warnings.warn(f"{what}; answers there are extrapolated: {_HELD}", CSTWarning, stacklevel=stacklevel)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from cstformer.data.arrays import as_floats
 from cstformer.data.grids import GridArray, axis_numbers, open_unread
-from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times
+from cstformer.data.movie_formats import READERS, file_kind, open_arrays, stored_times, unknown_kind
 from cstformer.data.unread import Unread
 from cstformer.errors import CSTError, unknown
 from cstformer.system.files import MAX_BYTES, check_bytes, npy_header, npz_headers, read_npz, readable
@@ -63,7 +63,7 @@ def open_movie(
     """Movie and stored times of a file; frames are read when indexed, except those of an `.npz`."""
     kind = file_kind(path)
     if kind not in (*READERS, ".nc"):
-        raise unknown("kind of movie file", kind, (*READERS, ".nc"))
+        raise unknown_kind(kind, (*READERS, ".nc"))
     with readable(path, f"a {kind} movie") as source:
         arrays = _arrays(source, kind, key, max_bytes)
         name = _movie_name(source, arrays, None if kind == "svd" else key)

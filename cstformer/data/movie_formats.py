@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ TIME_KEYS = ("times", "time", "t", "t_s")
 RAW_TYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64")
 """Types of number that the name of a ``.dat`` file may give."""
 
+FILMS = (".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".webm", ".wmv")
+"""Compressed films, which no reader takes."""
+
 
 def open_arrays(path: str | os.PathLike[str], key: str | None = None) -> dict[str, Any]:
     """Arrays of a file by name, unread except those of an `.npz`; movies are (T, H, W) or (T, H, W, C).
@@ -32,8 +35,16 @@ def open_arrays(path: str | os.PathLike[str], key: str | None = None) -> dict[st
     """
     kind = file_kind(path)
     if kind not in READERS:
-        raise unknown("kind of movie file", kind, READERS)
+        raise unknown_kind(kind, READERS)
     return READERS[kind](Path(path), key)
+
+
+def unknown_kind(kind: str, valid: Iterable[str]) -> CSTError:
+    """Error for a suffix that no reader of movies knows; compressed films become a folder of TIFF files first."""
+    if kind in FILMS:
+        command = f"ffmpeg -i film{kind} -pix_fmt gray -compression_algo raw film/%05d.tif"
+        return CSTError(f"films ({kind}) are not read; write the frames into a folder, which is read: {command}")
+    return unknown("kind of movie file", kind, valid)
 
 
 def file_kind(path: str | os.PathLike[str]) -> str:

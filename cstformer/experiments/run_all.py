@@ -44,7 +44,7 @@ def run_all(
             run_experiment(experiment, preset, out / name, seed, quiet=quiet)
         except CSTError as error:
             missing[name] = str(error)
-            console.print(f"{name} was not run: {error}", style="yellow", highlight=False)
+            console.print(f"{name} was not run: {error}", style="yellow", highlight=False, markup=False)
         write_overview(out, missing)
         if markdown is not None and (runs := results_in(out)):
             write_results_md([load_result(run) for run in runs], markdown)

@@ -99,6 +99,8 @@ def test_queries_outside_the_training_domain_are_named_by_the_farthest_axis():
         check_outside(np.maximum(scaled, 0), ["t", "row"])
     with pytest.warns(CSTWarning, match="by up to 9.0%"):  # a small margin
         check_outside(np.full((1, 1, 1), 1.09), ["t"])
+    with pytest.warns(CSTWarning, match="by less than 0.1% of"):  # never "by up to 0.0%"
+        check_outside(np.full((1, 1, 1), 1.0004), ["t"])
     with warnings.catch_warnings():  # inside, to rounding; axes that have no outside were left out by the caller
         warnings.simplefilter("error")
         check_outside(np.clip(scaled, -1e-7, 1 + 1e-7), ["t", "row"])

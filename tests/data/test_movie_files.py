@@ -6,6 +6,7 @@ import tifffile
 import xarray as xr
 import zarr
 
+from cstformer.data.lazy import LazyFrames
 from cstformer.data.movie_files import is_movie, load_movie
 from cstformer.errors import CSTError
 
@@ -61,8 +62,13 @@ def test_load_movie_refuses(tmp_path):
         load_movie(tmp_path / "two.npz", key="c")
     with pytest.raises(CSTError, match="a movie is"):
         load_movie(tmp_path / "two.npz", key="flat")
-    with pytest.raises(CSTError, match=r"unknown kind of movie file '.avi'"):
-        load_movie("film.avi")
+    with pytest.raises(CSTError, match=r"unknown kind of movie file '.docx'"):
+        load_movie("film.docx")
+    film = tmp_path / "film.avi"
+    film.touch()
+    for read in (load_movie, LazyFrames):  # films are compressed: the remedy instead of a similar suffix
+        with pytest.raises(CSTError, match=r"films \(.avi\) are not read; .* ffmpeg -i film.avi .* film/%05d.tif"):
+            read(film)
     with pytest.raises(CSTError, match="no such file"):
         load_movie(tmp_path / "none.npz")
     with pytest.raises(CSTError, match="more than max_bytes=10"):

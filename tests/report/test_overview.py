@@ -80,7 +80,7 @@ class Tiny(Experiment):
     parallel = False
 
     def __init__(self, name, fails=False):
-        self.name, self.fails, self.computed = name, fails, 0
+        self.name, self.fails, self.computed, self.reason = name, fails, 0, "its data are not there"
 
     def cells(self, config):
         return [Cell("CST", "here")]
@@ -88,7 +88,7 @@ class Tiny(Experiment):
     def compute(self, cell, config, seed, folder, progress):
         self.computed += 1
         if self.fails:
-            raise CSTError("its data are not there")
+            raise CSTError(self.reason)
         return CellResult({}, 1, 0.0, {})
 
     def gather(self, config, seed, results, out):
@@ -110,6 +110,14 @@ def test_all_experiments_run_and_resume(tmp_path, monkeypatch):
     assert "calcium was not run: its data are not there" in page.text and (out / "cost" / "report.html").exists()
     with pytest.raises(CSTError, match="unknown preset 'huge'"):
         run_all(list(tiny), "huge", out, quiet=True)
+
+
+def test_the_console_shows_the_extra_to_install(tmp_path, monkeypatch, capsys):
+    tiny = Tiny("cost", fails=True)
+    tiny.reason = 'the row needs torchdiffeq; pip install "cstformer[rivals]"'
+    monkeypatch.setattr(module, "load_experiment", {"cost": tiny}.get)
+    run_all(["cost"], "smoke", tmp_path / "all")
+    assert tiny.reason in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_the_command_says_what_was_not_run(tmp_path, monkeypatch, capsys):

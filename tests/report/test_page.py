@@ -184,6 +184,26 @@ def test_tables_fit_a_laptop_and_can_be_sorted(browser, run_dir, result):
     assert not wrong
 
 
+def test_small_and_missing_numbers_sort_in_both_directions(browser, run_dir, result):
+    errors = {"a": (4.88e-5, 2.1e-6), "b": (0.0298, 0.0041), "c": (2.1e-4, 3e-5), "d": (9.1e-6, 1e-7)}
+    rows = [
+        {"model": name, "condition": "here", "metrics": {"error": {"mean": mean, "std": std, "n": 10}}}
+        for name, (mean, std) in errors.items()
+    ]
+    rows.append({"model": "e", "condition": "here", "metrics": {"error": {"mean": None}}})
+    save(run_dir, result | {"table": rows, "tests": []})
+    page = browser.new_page()
+    page.goto(write_report(run_dir).as_uri())
+    table = page.locator("table.sortable").first
+    assert "(4.88 ± 0.21)e-5" in table.inner_text()
+    models = lambda: [cell.inner_text() for cell in table.locator("tbody th").all()]  # noqa: E731
+    table.get_by_text("error", exact=True).click()
+    assert models() == ["d", "a", "c", "b", "e"]
+    table.get_by_text("error", exact=True).click()
+    assert models() == ["b", "c", "a", "d", "e"]
+    page.close()
+
+
 def test_the_page_knows_paper_darkness_and_small_screens(run_dir):
     text = write_report(run_dir).read_text(encoding="utf-8")
     for query in ("@media print", "prefers-color-scheme: dark", "max-width: 480px"):

@@ -81,6 +81,15 @@ def test_a_command_says_what_to_install(without, tmp_path, capsys):
     assert code == 2 and 'pip install "cstformer[files]"' in capsys.readouterr().err
 
 
+def test_a_command_on_a_cluster_is_refused_before_it_makes_its_output(without, tmp_path, capsys):
+    without("distributed")
+    out = tmp_path / "flows.zarr"
+    command = ["data", "make", "navier-stokes", "--samples", "2", "--out", str(out), "--scheduler", "tcp://a:1"]
+    assert cli.main(command) == 2
+    assert '--scheduler needs Dask; pip install "cstformer[cluster]"' in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_imports_that_fail_inside_a_command_end_in_one_line(monkeypatch, capsys):
     def broken(args):
         raise ModuleNotFoundError("No module named 'tifffile'", name="tifffile")
