@@ -127,7 +127,8 @@ class KernelRows:
 
     def covariance(self, x: Series, centres: Coords) -> Series:
         """k(x, centres): (J, B, m, n) from query coordinates (J, B, m, d) and centres (B, n, d)."""
-        if x.order == 0 and x.coefs.shape[-1] == 1 and self.smoothness is not None and not _differentiated(x.coefs):
+        plain = x.order == 0 and x.coefs.shape[-1] == 1 and self.smoothness is not None
+        if plain and not _differentiated(x.coefs, centres, *self.tensors):
             return series.constant(self._on_a_line(x.value, centres))
         p, q = x.map(lambda c: c / self.lengthscales), centres / self.lengthscales
         correlation = _smooth(p, q) if self.smoothness is None else _matern(p, q, self.smoothness)
@@ -146,9 +147,10 @@ class KernelRows:
         return decay.mul_(self.amplitude**2).add_(self.offset**2)
 
 
-def _differentiated(x: Tensor) -> bool:
-    """Whether autograd or a transform of `torch.func` follows what is computed from this tensor."""
-    return (torch.is_grad_enabled() and x.requires_grad) or torch._C._are_functorch_transforms_active()
+def _differentiated(*tensors: Tensor) -> bool:
+    """Whether autograd or a transform of `torch.func` follows what is computed from these tensors."""
+    followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return followed or torch._C._are_functorch_transforms_active()
 
 
 def _smooth(p: Series, q: Coords) -> Series:
