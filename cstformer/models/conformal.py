@@ -32,13 +32,12 @@ from cstformer.errors import CSTError
 # Shares of the process in the variance that are tried, see `fit_shares`: odds of process to noise from 1/1000 to 1000.
 SHARES = 1 / (1 + np.logspace(-3, 3, 61))
 # Priors, worth as much as one sample with one error; they decide where the samples do not. The first is normal, of the
-# logarithm of these odds. Errors of CST on spirals have odds of 1/10 to 1/30: with a standard deviation of 4, which
-# pulls them up, intervals of 90 % covered 88.5 % of noisy spirals, whose queries lie nearer to observations than any
-# point that can be hidden; with 10, 89.2 % (seeds 1 to 3).
-ODDS_SD = 10.0
+# logarithm of these odds. Errors of CST on spirals have odds of 1/10 to 1/30. With a standard deviation of 10,
+# intervals of 90 % covered 89.2 instead of 88.5 % of noisy spirals, but the sd of frames hardly grew in gaps.
+ODDS_SD = 4.0
 # The second is (1 + (x / w)²)^(-½) of x = log(β/σ²) where that is negative: errors have at least the noise of
 # observations. Without it, intervals of 90 % of a Gaussian process on clean and noisy spirals covered 83 to 92 %; with
-# it 85 to 93 %, and on average 90.5 and 88.1 % instead of 89.0 and 86.2 % (six seeds). Its tail is long because σ² is
+# it 87 to 93 %, and on average 90.4 and 88.0 % instead of 89.0 and 86.2 % (six seeds). Its tail is long because σ² is
 # an estimate, and far too large for data that are rougher than the process.
 NOISE_WIDTH = 0.3
 
