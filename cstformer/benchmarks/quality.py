@@ -208,12 +208,13 @@ def _cortex(quick: bool, noise: float = 0.5, frames: int = 17) -> Problem:
     training, truth = (movie / recordings[0].std() for movie in recordings)
     random, given = np.random.default_rng(0), np.arange(0, frames, 2)
     noisy = [m[:, given] + noise * random.standard_normal(m[:, given].shape) for m in (training, truth)]
-    seen = [frames_to_samples(m.astype(np.float32), PATCH, times=given) for m in noisy]
+    train, context = (frames_to_samples(m.astype(np.float32), PATCH, times=given) for m in noisy)
     clean = frames_to_samples(truth, PATCH, times=np.arange(frames))
     return Problem(
         "cortex on modes",
         0.025,  # modes and a Gaussian process reach 0.026
-        *seen,
+        train,
+        context,
         clean.coords,
         lambda answer: float(np.square(answer - clean.values).mean()),
         ("modes-gp", "modes-linear") if quick else ("convgru", "space-time-wiener", "modes-gp", "modes-linear"),
