@@ -22,7 +22,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-long: setup
 	$(BIN)/python -m pytest -m long -v -rP --timeout 0

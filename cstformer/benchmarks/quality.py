@@ -7,7 +7,8 @@ the training that did, its set-up and its answers included. Rivals that train ge
 Spirals, clean and with noise of 0.1: 350 curves of 10 points, mean distance to the noise-free curve at unseen times.
 ETTh1, if ``CST_DATA`` names a folder that has it: half of the cells removed, mean absolute error of the validation
 months. Navier–Stokes: 5 of 20 frames with 10 % of noise, mean squared error of all frames. Video: synthetic scenes,
-noise on about half of the pixels, mean squared error.
+noise on about half of the pixels, mean squared error. Cortex: a simulated widefield recording with noise, every second
+frame given, mean squared error of all frames in units of the signal's variance; CST starts from a few spatial modes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cstformer.baselines import BASELINES
 from cstformer.data.checks import extrapolation
 from cstformer.data.patches import frames_to_samples
 from cstformer.data.samples import Samples
+from cstformer.datasets.calcium.simulator import CalciumSimulation
 from cstformer.datasets.corruption import corrupt, corrupt_frames
 from cstformer.datasets.ett import ett_file, ett_task
 from cstformer.datasets.moving_scene import MovingScene
@@ -60,7 +62,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     """Measure CPU seconds and errors of CST and its rivals on each problem."""
     keep_freed_memory()
     rows: list[dict[str, Any]] = []
-    for make in (_spirals, _noisy_spirals, _ett, _flows, _video):
+    for make in (_spirals, _noisy_spirals, _ett, _flows, _video, _cortex):
         try:
             problem = make(quick)
         except CSTError as error:
@@ -193,4 +195,29 @@ def _video(quick: bool) -> Problem:
         (100, 200, 400, 800, 1600),
         {"start": "median", "hide": 0.0, "order": 0, "p": 1.25},
         given,
+    )
+
+
+def _cortex(quick: bool, noise: float = 0.5, frames: int = 17) -> Problem:
+    minutes, size = (0.5, 16) if quick else (3.0, 32)
+    recordings = []
+    for seed in (0, 1):  # one animal trains, the other is asked
+        animal = CalciumSimulation(minutes=minutes, size=size, seed=seed)
+        movie = animal.neural(np.arange(int(60 * minutes * animal.rate)) / animal.rate)
+        recordings.append(movie[: len(movie) // frames * frames].reshape(-1, frames, size, size, 1))
+    training, truth = (movie / recordings[0].std() for movie in recordings)
+    random, given = np.random.default_rng(0), np.arange(0, frames, 2)
+    noisy = [m[:, given] + noise * random.standard_normal(m[:, given].shape) for m in (training, truth)]
+    train, context = (frames_to_samples(m.astype(np.float32), PATCH, times=given) for m in noisy)
+    clean = frames_to_samples(truth, PATCH, times=np.arange(frames))
+    return Problem(
+        "cortex on modes",
+        0.025,  # modes and a Gaussian process reach 0.026
+        train,
+        context,
+        clean.coords,
+        lambda answer: float(np.square(answer - clean.values).mean()),
+        ("modes-gp", "modes-linear") if quick else ("convgru", "space-time-wiener", "modes-gp", "modes-linear"),
+        (100, 200, 400, 800),
+        {"start": "modes"},
     )

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,98 +226,56 @@ def alike_mean(movies: Movies, trust: PerPixel, fallback: Movies, fine: float, n
 
     This is non-local means with the patches compared where they are trusted.
     """
-    flat = _Flat.of(movies)
-    one, w = flat.spread(torch.cat([movies, torch.ones_like(trust)], -1)), flat.spread(trust)[0]
-    y, doubt = one[:-1], flat.spread(1 - trust)[0]  # beyond the frames w and doubt are 0, so nothing there has a weight
+    y, w = (x.movedim(-1, 1).contiguous() for x in (movies, trust))  # (B, C, T, H, W), (B, 1, T, H, W)
+    one, doubt = torch.cat([y, torch.ones_like(w)], 1), 1 - w
     total, error, left = torch.zeros_like(one), torch.zeros_like(w), torch.zeros_like(w)  # Σ weight [y | 1], Σ v, Σ u²
     for offset in OFFSETS:
-        if any(abs(o) >= n for o, n in zip(offset, movies.shape[1:4], strict=True)):
-            continue  # the movie is smaller than the offset
-        here, there, shape = flat.pairs(offset)
-        difference = y[:, here] - y[:, there]
-        square = torch.linalg.vecdot(difference, difference, dim=0).div_(len(y))
-        v = _unlikeness(square.view(shape), (w[here] * w[there]).view(shape)).flatten()
-        trusted = (v + fine).reciprocal_()
+        here, there = _overlap(y.shape[2:], offset)
+        pair = w[here] * w[there]
+        if not pair.numel():  # the movie is smaller than the offset
+            continue
+        difference = y[here] - y[there]
+        v = _unlikeness(torch.linalg.vecdot(difference, difference, dim=1)[:, None] / y.shape[1], pair)
+        trusted = 1 / (v + fine)
         doubted = trusted / (v + noise)
-        trusted.mul_(trusted)
+        trusted *= trusted
         for one_side, other in ((here, there), (there, here)):  # v is symmetric: x sees x + o as x + o sees x
             unsure = doubt[other] * doubted
             weight = torch.addcmul(unsure, w[other], trusted)
-            total[:, one_side].addcmul_(weight, one[:, other])
+            total[one_side].addcmul_(weight, one[other])
             error[one_side].addcmul_(weight, v)
             left[one_side].addcmul_(unsure, unsure)
-    total, error, left = (flat.gather(x) for x in (total, error, left))
-    movie = (1, 2, 3, 4)
-    far = ((trust * (fallback - movies).square()).sum(movie) / (len(y) * trust.sum(movie)))[(..., *[None] * 4)]
+    r, movie = fallback.movedim(-1, 1), (1, 2, 3, 4)
+    far = ((w * (r - y).square()).sum(movie) / (y.shape[1] * w.sum(movie)))[:, None, None, None, None]
     spare = SPARE * (far + fine).pow(-2)
-    count = total[..., -1:] + spare
-    return (
-        (total[..., :-1] + spare * fallback) / count,
-        (error + spare * far) / count + noise * left / count.square(),
-    )
+    count = total[:, -1:] + spare
+    mean, error = (total[:, :-1] + spare * r) / count, (error + spare * far) / count + noise * left / count.square()
+    return mean.movedim(1, -1), error.movedim(1, -1)
 
 
-@dataclass(frozen=True)
-class _Flat:
-    """Movies in one row of numbers for each channel, in which an offset is a shift.
-
-    Frames come first, then movies, rows and columns. Behind each row and below the last one there are as many zeros as
-    an offset is long, so that a pixel without a partner meets zeros. Slices of the row are whole pieces of memory,
-    where those of a movie are not.
-    """
-
-    shape: tuple[int, int, int, int]
-    """T, B, and the rows and columns of a frame with zeros."""
-    frame: tuple[int, int]
-
-    @classmethod
-    def of(cls, movies: Movies) -> _Flat:
-        batch, count, height, width = movies.shape[:4]
-        return cls((count, batch, height + REACH, width + REACH), (height, width))
-
-    @property
-    def size(self) -> int:
-        """Numbers of a frame of all movies."""
-        return math.prod(self.shape[1:])
-
-    def spread(self, x: Float[Tensor, "B T H W c"]) -> Float[Tensor, "c numbers"]:
-        """Lay out, with zeros after the last frame for shifts to the right."""
-        columns = self.shape[-1]
-        out = x.new_zeros(x.shape[-1], self.shape[0] * self.size + REACH * columns + REACH)
-        self._pixels(out).copy_(x.permute(4, 1, 0, 2, 3))
-        return out
-
-    def gather(self, x: Tensor) -> Float[Tensor, "B T H W c"]:
-        """The inverse of `spread`."""
-        return self._pixels(x).permute(2, 1, 3, 4, 0)
-
-    def pairs(self, offset: tuple[int, int, int]) -> tuple[slice, slice, tuple[int, ...]]:
-        """Pixels and their partners at an offset, and the shape (T', B, rows, columns) of such a slice."""
-        frames, rows, columns = offset
-        count = self.shape[0] - frames
-        first = frames * self.size + rows * self.shape[-1] + columns
-        length = count * self.size
-        return slice(0, length), slice(first, first + length), (count, *self.shape[1:])
-
-    def _pixels(self, x: Tensor) -> Tensor:
-        """(c, T, B, H, W)."""
-        height, width = self.frame
-        return x[..., : self.shape[0] * self.size].view(-1, *self.shape)[..., :height, :width]
-
-
-def _unlikeness(square: Float[Tensor, "T B H W"], pair: Float[Tensor, "T B H W"]) -> Float[Tensor, "T B H W"]:
+def _unlikeness(square: Float[Tensor, "B 1 T H W"], pair: Float[Tensor, "B 1 T H W"]) -> Float[Tensor, "B 1 T H W"]:
     """Mean v of squared differences near each place, each weighted by the trust in its pair.
 
     Where few pairs are trusted nearby, the mean of a broad window counts as SCARCE more pairs, and where few are
     trusted there either, the mean of the whole movie does.
     """
-    sums = torch.stack([pair * square, pair])  # (2, T, B, H, W)
-    total, count = sums.sum((1, 3, 4))  # of each movie
-    typical = (total / count.clamp_min(1e-6))[:, None, None]
+    sums = torch.cat([pair * square, pair], 1)  # (B, 2, T, H, W)
+    everywhere = sums.sum((2, 3, 4), keepdim=True)
+    typical = everywhere[:, :1] / everywhere[:, 1:].clamp_min(1e-6)
     broad = _smooth(sums, BROAD)
-    typical = broad[0].add_(typical, alpha=SCARCE).div_(broad[1].add_(SCARCE))
+    typical = (broad[:, :1] + SCARCE * typical) / (broad[:, 1:] + SCARCE)
     near = _steady(_smooth(sums, HERE))
-    return near[0].add_(typical, alpha=SCARCE).div_(near[1].add_(SCARCE))
+    return (near[:, :1] + SCARCE * typical) / (near[:, 1:] + SCARCE)
+
+
+def _overlap(shape: Sequence[int], offset: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Slices of (B, C, T, H, W): the pixels whose partner at the offset exists, and those partners."""
+
+    def part(sign: int) -> tuple[slice, ...]:
+        steps = [(n, sign * d) for n, d in zip(shape, offset, strict=True)]
+        return slice(None), slice(None), *(slice(max(0, -d), max(0, n - max(0, d))) for n, d in steps)
+
+    return part(1), part(-1)
 
 
 def _offsets() -> list[tuple[int, int, int]]:
@@ -331,17 +288,16 @@ def _offsets() -> list[tuple[int, int, int]]:
 
 
 OFFSETS = _offsets()
-REACH = 2  # rows and columns of the farthest offset
 
 
-def _smooth(x: Float[Tensor, "k T B H W"], width: float) -> Float[Tensor, "k T B H W"]:
+def _smooth(x: Float[Tensor, "B C T H W"], width: float) -> Float[Tensor, "B C T H W"]:
     """Sums over a Gaussian window in each frame, 1 at distance 0; zeros beyond the frame."""
     return _nearness(x.shape[3], width, x) @ (x @ _nearness(x.shape[4], width, x))
 
 
-def _steady(x: Float[Tensor, "k T B H W"]) -> Float[Tensor, "k T B H W"]:
+def _steady(x: Float[Tensor, "B C T H W"]) -> Float[Tensor, "B C T H W"]:
     """Sums over a Gaussian window in time."""
-    return (_nearness(x.shape[1], STEADY, x) @ x.flatten(2)).view(x.shape)
+    return torch.einsum("ts,bcshw->bcthw", _nearness(x.shape[2], STEADY, x), x)
 
 
 def _nearness(size: int, width: float, like: Tensor) -> Float[Tensor, "n n"]:

@@ -127,6 +127,11 @@ def test_the_problems_of_quality_are_what_they_say(monkeypatch, tmp_path):
     video = quality._video(quick=True)
     copied = video.error(video.context.values)
     assert copied == pytest.approx(0.125, rel=0.1)  # half of the pixels have noise of variance 0.25
+    cortex = quality._cortex(quick=True)
+    assert cortex.context.n == 9 * 4 and cortex.at.shape == (17, 17 * 4, 3) and cortex.at[..., 0].max() == 16
+    true = cortex.context.coords[..., 0].astype(int)  # the given frames are those of the truth, in patches of four
+    exact = cortex.at[..., 0] % 2 == 0
+    assert (cortex.at[..., 0][exact].reshape(true.shape) == true).all()
     monkeypatch.setenv("CST_DATA", str(tmp_path))
     with pytest.raises(CSTError, match="CST_DATA"):
         quality._ett(quick=True)

@@ -121,7 +121,7 @@ def plain_alike_mean(movies, trust, fallback, fine, noise):
         if not pair.numel():
             continue
         square = (y[here] - y[there]).square().mean(1, keepdim=True)
-        v = _unlikeness(*(x[:, 0].movedim(0, 1) for x in (square, pair))).movedim(0, 1)[:, None]
+        v = _unlikeness(square, pair)
         for one_side, other in ((here, there), (there, here)):
             unsure = (1 - w[other]) / ((v + fine) * (v + noise))
             weight = w[other] * (v + fine) ** -2 + unsure
