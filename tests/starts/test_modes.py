@@ -9,7 +9,7 @@ from small_models import patched_kernel, waves
 
 from cstformer import CST, CSTError, frames_to_samples
 from cstformer.starts import modes as module
-from cstformer.starts.choosing import choose_modes, held_frames
+from cstformer.starts.choosing import choose_modes, held_frames, share_noise, with_neighbours
 from cstformer.starts.frame_start import frame_movie, frame_start
 from cstformer.starts.gaussian_process import Kernel
 from cstformer.starts.kinds import kind_of
@@ -230,6 +230,25 @@ def test_a_blob_that_travels_gets_waves_and_fixed_maps_get_modes(low_rank, monke
     assert chosen(travelling()) is None
     assert len(chosen(low_rank.noisy[:40].numpy()).vectors) == 6
     assert chosen(low_rank.noisy[:, :2].numpy()) is None  # no frame lies between others
+
+
+def shares(frames, rank=3):
+    """Whether `share_noise` finds something in frames (N, T, H, W, 1) that its modes leave over."""
+    exists = torch.ones(frames.shape[:2], dtype=torch.bool)
+    return share_noise(fit_modes(TIMES.expand(len(frames), -1), frames, exists, rank=rank), frames, exists)
+
+
+def test_noise_that_successive_frames_share_is_told_from_white_noise_and_from_signal(low_rank, monkeypatch):
+    monkeypatch.setattr(module, "KERNEL_NUMBERS", 200)
+    generator = torch.Generator().manual_seed(0)
+    between = torch.randn(40, T + 1, *SIZE, 1, generator=generator, dtype=torch.float64)
+    some = low_rank.noisy[:40]
+    assert not shares(some)
+    assert shares(some + (between[:, 1:] + between[:, :-1]) / 2)  # a control at the middle between frames
+    assert not shares(some, rank=1)  # two processes are left over
+    late = torch.ones(1, 6, dtype=torch.bool)
+    late[:, 4:] = False
+    assert with_neighbours(held_frames(late), late).int().tolist() == [[0, 1, 1, 0, 0, 0]]
 
 
 def settings(**changes):
