@@ -2,7 +2,7 @@
 
 A camera moves in front of a scene, and only every second frame is kept. CST is trained on short clips of other scenes.
 The frames that it never saw are queries at half-integer times. Its start `motion` moves what moves from one frame to
-the next, and the network corrects it. The same on the command line:
+the next, and the network corrects it where that helps. The same on the command line:
 
     cst fit clip.tif --patch 8,8 --window 6 --start motion --out model
     cst predict model clip.tif --at 0:5:0.5 --out between.tif
