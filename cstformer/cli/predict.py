@@ -48,6 +48,8 @@ examples:
     cst predict model recording.nwb --at 0:600:0.05 --out answer.nwb"""
 
 
+MOST_TIMES = 10_000_000
+"""Coordinates that a range of ``--at`` may have."""
 _WAYS = "give a file with coordinates, numbers or dates separated by commas, or START:STOP:STEP"
 _DATE = r"\d{4}-\d{2}-\d{2}(?:T\d{2}(?::\d{2}){0,2}(?:Z|[+-]\d{2}(?::?\d{2})?)?)?"
 
@@ -235,8 +237,13 @@ def _dates(text: str) -> list[str]:
         start, stop, step = found.groups()
         try:
             every = f"{step}h" if _numbers(step) is not None else re.sub("d$", "D", step)
-            dates = pd.date_range(start, stop, freq=pd.Timedelta(every))
-        except (ValueError, AssertionError):  # two time zones are an assertion of pandas
+            freq = pd.Timedelta(every)
+            if freq > pd.Timedelta(0):
+                _check_count(text, (pd.Timestamp(stop) - pd.Timestamp(start)) / freq)
+            dates = pd.date_range(start, stop, freq=freq)
+        except CSTError:
+            raise
+        except (ValueError, TypeError, AssertionError):  # two time zones are an assertion of pandas
             dates = pd.DatetimeIndex([])
         if len(dates) < 2:
             raise CSTError(f"--at {text}: give START:STOP:STEP with a step such as 6h or 30min that fits between them")
@@ -248,6 +255,12 @@ def _dates(text: str) -> list[str]:
         return []
 
 
+def _check_count(text: str, count: float) -> None:
+    """Refuse a range of more coordinates than anybody wants, before it takes memory."""
+    if count > MOST_TIMES:
+        raise CSTError(f"--at {text}: more than {MOST_TIMES:,} coordinates; give a larger step")
+
+
 def _numbers(text: str) -> np.ndarray | None:
     """Numbers of ``0,0.5,1`` or ``0:1:0.5``; None if the text is something else, such as the name of a file."""
     import numpy as np
@@ -257,6 +270,7 @@ def _numbers(text: str) -> np.ndarray | None:
             start, stop, step = (float(word) for word in text.split(":"))
             if not 0 < step <= stop - start < float("inf"):
                 raise CSTError(f"--at {text}: give START:STOP:STEP with a positive step that fits between them")
+            _check_count(text, (stop - start) / step)
             # The last one counts as reached if only rounding keeps it from being so.
             return start + step * np.arange(int((stop - start) / step * (1 + 1e-12) + 1e-9) + 1)
         return np.array([float(word) for word in text.split(",")])

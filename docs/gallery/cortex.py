@@ -40,7 +40,7 @@ movie, times = cst.load_movie("clean.zarr")
 modes = cst.Modes(rank="auto").fit(movie)  # pixels outside the cortex are NaN
 series = modes.coefficients(movie, times=times, window=32, stride=16, time_unit="s")
 print(series)
-model = cst.CST(max_minutes=0.5, seed=0).fit(series)
+model = cst.CST(steps=200, seed=0).fit(series)
 
 moments = np.arange(0.55, 2.5, 0.1)  # between the frames of each window
 frames = modes.frames(model.predict(series, moments))  # (windows, moments, H, W)

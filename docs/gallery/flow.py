@@ -31,7 +31,7 @@ rng = np.random.default_rng(0)
 places = rng.uniform(0, 4, (300, 40, 2))
 heights = np.stack([eddies(*places[i].T, seed=i)[0] for i in range(300)]) + rng.normal(0, 0.01, (300, 40))
 maps = cst.Samples(places, heights, coord_names=["x", "y"], value_names=["h"], units={"x": "100 km", "h": "m"})
-model = cst.CST(max_minutes=0.5, seed=0).fit(maps[:299])
+model = cst.CST(steps=200, seed=0).fit(maps[:299])
 
 axis = np.linspace(0.2, 3.8, 15)
 grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)

@@ -14,7 +14,7 @@ times = np.sort(rng.uniform(0, 1, (300, 14)), axis=1)
 period, phase = rng.uniform(0.5, 0.8, (300, 1)), rng.uniform(0, 1, (300, 1))
 values = np.sin(2 * np.pi * (times / period + phase)) + 0.15 * rng.normal(size=times.shape)
 samples = cst.Samples(times, values, units={"t": "s"})
-model = cst.CST(max_minutes=0.5, validation=0.2, seed=0).fit(samples[:200])
+model = cst.CST(steps=200, validation=0.2, seed=0).fit(samples[:200])
 
 # Every fourth point of a hundred new samples is hidden.
 new = samples[200:]

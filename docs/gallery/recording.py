@@ -32,7 +32,7 @@ level = np.where(failed, np.nan, tide(hours) + rng.normal(0, 0.1, 1400))
 recording = cst.Samples(hours, level[None], value_names=["level"], units={"t": "h", "level": "m"})
 windows = recording.windows(length=48.0, stride=24.0)
 print(windows)
-model = cst.CST(max_minutes=0.5, seed=0).fit(windows)
+model = cst.CST(steps=200, seed=0).fit(windows)
 linear = BASELINES["linear"]().fit(windows)
 
 grid = np.arange(5.0, 1435.0, 0.5)

@@ -4,7 +4,7 @@
 points of them, and asks CST, linear interpolation, a cubic spline, a Gaussian process and the last value for the same
 points. The table, the sentence and the figure are its own. In a shell:
 
-    cst evaluate curves.csv --max-minutes 0.5
+    cst evaluate curves.csv --steps 200
 """
 
 import shlex
@@ -12,4 +12,4 @@ import shlex
 from cstformer.cli import main
 
 main(shlex.split("data make spirals --curves 200 --observed 12 --noise 0.1 --irregular --out curves.csv"))
-main(shlex.split("evaluate curves.csv --max-minutes 0.5 --quiet --out picture.png"))
+main(shlex.split("evaluate curves.csv --steps 200 --quiet --out picture.png"))

@@ -27,7 +27,7 @@ pd.DataFrame(rows, columns=["batch", "t [h]", "glucose [g/L]", "biomass [g/L]"])
 
 batches = cst.Samples.load("batches.csv", group="batch")
 print(batches.describe())
-model = cst.CST(max_minutes=0.5, seed=0).fit(batches[:180])  # the last twenty are new to the model
+model = cst.CST(steps=200, seed=0).fit(batches[:180])  # the last twenty are new to the model
 
 rate = model.derivative(batches[180:], [5.0, 10.0, 15.0], (1,))  # per hour, (20, 3, 2)
 for name, values in zip(batches.sample_ids[180:183], rate[:3, :, 1].round(2), strict=True):

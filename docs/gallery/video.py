@@ -2,10 +2,10 @@
 
 A camera moves in front of a scene, and only every second frame is kept. CST is trained on short clips of other scenes.
 The frames that it never saw are queries at half-integer times. Its start `motion` moves what moves from one frame to
-the next, and the network corrects it. The same on the command line:
+the next, and the network corrects it where that helps. The same on the command line:
 
-    cst fit clip.mp4 --patch 8,8 --window 6 --start motion --out model
-    cst predict model clip.mp4 --at 0:5:0.5 --out between.tif
+    cst fit clip.tif --patch 8,8 --window 6 --start motion --out model
+    cst predict model clip.tif --at 0:5:0.5 --out between.tif
 """
 
 import matplotlib
@@ -27,7 +27,7 @@ def grey(seed, times):
 movies = np.stack([grey(seed, KEPT) for seed in range(30)])
 clips = cst.frames_to_samples(movies, patch=(8, 8))
 print(clips)
-model = cst.CST(start="motion", max_minutes=0.5, seed=0).fit(clips[:24])
+model = cst.CST(start="motion", steps=200, seed=0).fit(clips[:24])
 
 at = cst.frame_queries(clips.layout, BETWEEN)
 queries, new = np.tile(at, (6, 1, 1)), clips[24:]
