@@ -41,7 +41,7 @@ PAPER_R2 |= {SMALL: 0.676, BASE: 0.774}
 LONG = 3000  # steps: more than the time limit allows, so that training is annealed by the clock
 # Settings of each CST row. For frames only the start is set, to what labs do first: spatial modes. By hidden frames
 # alone `auto` chose waves. These predict recorded frames better (mean squared error 0.76 against 0.81, in units of the
-# variance), because they also follow the noise that the interpolated control puts into two successive frames, and the
+# variance), probably because they also follow the noise that the control puts into two successive frames, and the
 # neural signal worse (R² between frames 0.61 against 0.76, three animals of another seed). For decoding,
 # attention has to do the work. Heads with a bias to near places, or a start that is already a good filter, leave maps
 # that hardly depend on the stimulus. So do more steps: they hardly improve frames, but the R² decoded in the training
