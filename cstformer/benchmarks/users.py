@@ -42,6 +42,7 @@ CLASSICAL = {
     "GP": "gp",
     "co-kriging": "co-kriging",
 }
+"""Rows without training, by their keys in `BASELINES`."""
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:

@@ -7,20 +7,12 @@ from typing import Any
 
 from cstformer.baselines import BASELINES
 from cstformer.baselines.peers import PEERS, peers_installed
+from cstformer.benchmarks.users import CLASSICAL
 from cstformer.models.cst import CST
 
 ETT, PHYSIONET, ERA5, OSCILLATORS = "ETTh1", "PhysioNet 2012", "ERA5", "oscillators"
 CST_ROW, CST_ABSOLUTE = "CST", "CST, p = 1"
 BOOSTING, TRANSFORMER = "Gradient boosting", "Transformer (BERT)"
-CLASSICAL = {
-    "mean": "mean",
-    "last value": "last",
-    "linear": "linear",
-    "cubic": "cubic",
-    "GP": "gp",
-    "co-kriging": "co-kriging",
-}
-"""Rows without training, by their keys in `BASELINES`."""
 SMOOTHING = {"RBF": 0.0, "RBF, smoothed": 1.0}
 """Thin-plate splines of SciPy on ERA5, and their smoothing."""
 QUESTIONS = ("SAITS", TRANSFORMER, BOOSTING, "co-kriging", "GP", "linear")
