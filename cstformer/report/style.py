@@ -155,7 +155,7 @@ def check_figure_path(path: str | os.PathLike[str]) -> Path:
     """Refuse anything but a .png, before the work that makes the figure."""
     target = Path(path)
     if target.suffix.lower() != ".png":
-        raise CSTError(f"path={target.name!r}: figures are saved as .png (svg=True adds an .svg); change the suffix")
+        raise CSTError(f"{target.name!r} is no name of a figure: figures are saved as .png; change the suffix")
     return target
 
 
