@@ -27,7 +27,6 @@ from cstformer.data.samples import Samples
 from cstformer.models.model import Model
 from cstformer.starts.frame_start import Smoother
 from cstformer.starts.frames import Frames
-from cstformer.starts.points import Points
 from cstformer.taylor import series
 from cstformer.training.settings import setting
 
@@ -234,8 +233,7 @@ class CoKriging(GaussianProcess):
 
     def _fit(self, samples: Samples, state: Path | None, progress: bool) -> None:
         super()._fit(samples, state, progress)
-        if isinstance(self.kind_, Points):
-            self.kind_.couple(self.kind_.batch(samples, torch.float64, torch.device("cpu")), self.seed)
+        self.kind_.couple(self.kind_.batch(samples, torch.float64, torch.device("cpu")), self.seed)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -22,6 +22,8 @@ from cstformer.taylor import series
 
 RANK = 4  # of W; the diagonal of B is free besides
 STEPS, BATCH, RATE = 200, 8, 0.1  # of Adam, at most
+# A step costs the third power of the cells of a sample: 60 steps of 400 cells, 140 of 300, 200 of 260.
+LEAST_STEPS, WORK = 40, 60 * 400**3
 EVERY, PATIENCE = 20, 3  # steps between judgements, and how many of them without improvement end the fit
 DOUBT = 60  # so does an error that is not below what is asked after so many steps
 SAMPLE_CELLS, POINTS = 400, 200  # of a sample, in the fit: its first points, which are neighbours on curves
@@ -136,10 +138,11 @@ def _maximise(
     Values are not quite normal, so that the likelihood goes on to rise when predictions no longer improve.
     """
     optimiser = torch.optim.Adam(parameters.parameters(), lr=RATE)
+    steps = min(STEPS, max(LEAST_STEPS, int(WORK / float(seen.flatten(1).sum(1).double().mean()) ** 3)))
     best: tuple[CoupledKernel | None, float] = (None, math.inf)
     waited = 0
-    for step in range(1, STEPS + 1):
-        optimiser.param_groups[0]["lr"] = RATE * 0.5 * (1 + math.cos(math.pi * step / STEPS))
+    for step in range(1, steps + 1):
+        optimiser.param_groups[0]["lr"] = RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
         some = torch.randperm(len(x), generator=generator)[:BATCH]
         try:
             loss = _loss(parameters.kernel(), Cells.of(x, seen, some), y)

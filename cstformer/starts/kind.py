@@ -174,6 +174,9 @@ class DataKind(ABC):
         self.noises = self.fit_noises(self.kernel, batch, seed)
         return "smooth" if start == "auto" else start
 
+    def couple(self, batch: Batch, seed: int) -> None:  # noqa: B027
+        """Fit what channels tell of each other, where the kind of data has use for it."""
+
     def check_prior(self, start: str) -> None:
         """Refuse a model file without what its start needs."""
         if self.kernel is None:
