@@ -31,7 +31,7 @@ SAMPLES = 512  # samples that the fit may see
 MAX_CHANNELS, MAX_CELLS = 64, 1024  # with more channels, or more cells in the largest sample, none is fitted
 PLACES = (-1.0, 1.0)  # lengthscales at first: so many standard deviations of those of the channels from their mean,
 SPREAD = 3.0  # a standard deviation being a factor of at least this
-FIRST = 0.3  # standard deviation of the first W: with 0.1 to 0.4, and rates of 0.05 to 0.15, ETTh1 differs by speed only
+FIRST = 0.3  # standard deviation of the first W; with 0.1 the fit to ETTh1 needs more steps
 JUDGED, HIDDEN = 32, 0.25  # samples that judge the coupling, and the share of their cells that is hidden
 # By how much the coupled process must predict hidden cells better than the other one. Where channels go together it
 # halves the squared error (ETTh1 with half of the cells removed: 0.059 instead of 0.128). On intensive-care patients
